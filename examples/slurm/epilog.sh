@@ -3,26 +3,29 @@
 #
 # If gpushare ended processes of the job, as for its GPU memory, the reason is the last line of the job's output.
 set -u
+# With RunInJob it runs in the cgroup of the job: the SIGTERM with which Slurm ends a job is for it too, and an Epilog that ends so drains
+# the node.
+trap '' TERM
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives an Epilog none.
 export PATH
 key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}
 limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command
-say() { timeout "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
+say() { timeout -s KILL "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
 
 # report adds a line to the output of the job, as its user: the path is theirs, and may be of a file system that never answers, so it has
 # a session of its own that nothing waits for after the limit. A job of srun alone has no such file.
 report() {
-	file=$(timeout "$limit" scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p' | head -n 1)
+	file=$(timeout -s KILL "$limit" scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p' | head -n 1)
 	[ -n "$file" ] || return 0
 	# shellcheck disable=SC2016 # It is for the other shell.
-	timeout "$limit" sh -c 'setsid "$@" & wait "$!"' sh \
+	timeout -s KILL "$limit" sh -c 'setsid "$@" & wait "$!"' sh \
 		setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --init-groups --no-new-privs \
 		sh -c '[ -f "$1" ] && printf "gpushare: %s\n" "$2" >>"$1"' sh "$file" "$1" </dev/null >/dev/null 2>&1 ||
 		say "this is not in its output: $1"
 }
 
 # An answer is lost if gpushared ends meanwhile, so each request is made again.
-lease() { timeout "$limit" gpushare lease "$@" 2>/dev/null || timeout "$limit" gpushare lease "$@" 2>/dev/null; }
+lease() { timeout -s KILL "$limit" gpushare lease "$@" 2>/dev/null || timeout -s KILL "$limit" gpushare lease "$@" 2>/dev/null; }
 
 why=$(lease show --key "$key" | sed -n 's/^reason  *//p')
 lease release --missing-ok --key "$key" >/dev/null || say "the lease of $key was not released"

@@ -5,18 +5,20 @@
 # Each shard is 1 GiB of GPU memory, as 'gpushare slurm gres' prints them. The grant must be of one GPU: it is the shared one of the node.
 # It always exits with 0: another code drains the node. A job without a lease runs; why it has none is in the journal.
 set -u
+# It runs in the cgroup of the job: the SIGTERM with which Slurm ends a job is for it too, and a Prolog that ends so drains the node.
+trap '' TERM
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives a Prolog none.
 export PATH
 tenant=${GPUSHARE_TENANT:-slurm} grant=${GPUSHARE_GRANT:-jobs} # of the spec
 limit=${GPUSHARE_PROLOG_SECONDS:-2}                            # for each command
-say() { timeout "$limit" logger -t gpushare-prolog "job ${SLURM_JOB_ID:-}: $*" 2>/dev/null || echo "gpushare prolog: $*" >&2; }
+say() { timeout -s KILL "$limit" logger -t gpushare-prolog "job ${SLURM_JOB_ID:-}: $*" 2>/dev/null || echo "gpushare prolog: $*" >&2; }
 without() {
 	say "it has no lease: $*"
 	exit 0
 }
 
 # What a job requests on each node. Nothing in this line is free text of the user, as the name and the comment of a job are.
-request=$(timeout "$limit" squeue -h -j "$SLURM_JOB_ID" -o '%A %b') || without "squeue did not say what it requests"
+request=$(timeout -s KILL "$limit" squeue -h -j "$SLURM_JOB_ID" -o '%A %b') || without "squeue did not say what it requests"
 request=$(printf '%s\n' "$request" | sed -n "s|^$SLURM_JOB_ID ||p" | tr ',' '\n' | sed -n 's|^gres[/:]shard||p')
 [ -n "$request" ] || exit 0
 case $request in
@@ -45,7 +47,7 @@ case $account in
 esac
 [ "${#account}" -le 64 ] || account=
 attach() {
-	timeout "$limit" gpushare lease attach --key "slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}" \
+	timeout -s KILL "$limit" gpushare lease attach --key "slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}" \
 		--user "$SLURM_JOB_UID" --account "$account" --tenant "$tenant" --grant "$grant" \
 		--gpu-memory "${shards}GiB" --cgroup "$cgroup" --bind-timeout 1m 2>&1 >/dev/null
 }
@@ -53,7 +55,7 @@ attach() {
 why=$(attach) || why=$(attach)
 case $? in
 0) ;;
-124) say "it may have no lease: gpushare did not answer within $limit s" ;;
+124 | 137) say "it may have no lease: gpushare did not answer within $limit s" ;;
 *) without "$why" ;;
 esac
 exit 0

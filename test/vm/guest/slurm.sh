@@ -29,6 +29,7 @@ slurm_conf() {
 		ReturnToService=2
 		MessageTimeout=90
 		BatchStartTimeout=90
+		UnkillableStepTimeout=240
 		$(printf '%s\n' "${@:2}")
 		NodeName=${node:-$(uname -n)} NodeHostname=$(uname -n) CPUs=16 RealMemory=500 State=UNKNOWN ${gres:+Gres=$gres}
 		PartitionName=all Nodes=ALL Default=YES MaxTime=1:00:00 State=UP
