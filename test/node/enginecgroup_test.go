@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/silentfs"
 )
 
 // The cgroup of a job comes at the same time as the request for its lease, again and again: the lease is bound in each order.
@@ -131,5 +132,30 @@ func TestPathThroughALink(t *testing.T) {
 	}
 	if s := status(t, n); len(s.Leases) != 0 {
 		t.Errorf("there are leases: %+v", s.Leases)
+	}
+}
+
+// A path on a file system that never answers is none of a cgroup that is there: the daemon does not wait for it.
+func TestPathOnASilentFileSystem(t *testing.T) {
+	t.Parallel()
+	if os.Geteuid() != 0 {
+		t.Skip("a file system of another user needs root")
+	}
+	fs := silentfs.Start(t, 65534)
+	n := start(t, quick)
+	apply(t, n, engineSpec)
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(fs.Path(silentfs.Lost), link); err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{fs.Path(silentfs.Lost), link + "/job_1"} {
+		key := fmt.Sprintf("slurm:lab:%d:0", i)
+		r := n.CLI(soon(t), "lease", "attach", "-t", "red", "--key", key, "--grant", "whole", "--cgroup", name)
+		if r.Code != 0 {
+			t.Errorf("%s: attach exits with %d: %s%s", name, r.Code, r.Out, r.Err)
+		}
+		if r = n.CLI(soon(t), "lease", "release", "--key", key); r.Code != 0 {
+			t.Errorf("%s: release exits with %d: %s%s", name, r.Code, r.Out, r.Err)
+		}
 	}
 }

@@ -72,3 +72,40 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 		t.Errorf("it wrote %q with the rights of root, %v", b, err)
 	}
 }
+
+// Slurm ends a job by SIGTERM to all processes of its cgroup, where the Prolog and the Epilog run too: one that it ends drains the node.
+func TestSlurmScriptsOutliveTheEndOfTheirJob(t *testing.T) {
+	t.Parallel()
+	for script, did := range map[string]string{"prolog.sh": "it has no lease", "epilog.sh": "released"} {
+		path, err := filepath.Abs(filepath.Join(root, "examples/slurm", script))
+		if err != nil {
+			t.Fatal(err)
+		}
+		bin := t.TempDir()
+		said := filepath.Join(bin, "said")
+		for name, body := range map[string]string{
+			"gpushare": `case $2 in show) kill -TERM "$SCRIPT" ;; *) echo released >>"$SAID" ;; esac`,
+			"squeue":   `kill -TERM "$SCRIPT"; echo "1 gres/shard:many"`,
+			"scontrol": `exit 1`,
+			"logger":   `echo "$*" >>"$SAID"`,
+		} {
+			if err := programs.Write(filepath.Join(bin, name), "#!/bin/sh\n"+body+"\n"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// It may take its two seconds for each of a few commands, and a busy host some more.
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "sh", "-c", `SCRIPT=$$ exec sh "$1"`, "sh", path)
+		cmd.Env = []string{
+			"PATH=" + bin + ":" + os.Getenv("PATH"), "SAID=" + said, "GPUSHARE_PROLOG_SECONDS=60",
+			"SLURM_CLUSTER_NAME=lab", "SLURM_JOB_ID=1", "SLURM_JOB_UID=65534", "SLURM_JOB_GID=65534",
+		}
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Errorf("%s: %v: %s", script, err, out)
+		}
+		if b, err := os.ReadFile(said); err != nil || !strings.Contains(string(b), did) {
+			t.Errorf("%s did %q, %v", script, b, err)
+		}
+	}
+}
