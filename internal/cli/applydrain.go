@@ -235,19 +235,19 @@ func (a *app) refusedAfterDrain(ctx context.Context, refused *api.Error) error {
 	if err != nil {
 		return err
 	}
-	stays := func(lease string) bool {
+	remains := func(lease string) bool {
 		i := slices.IndexFunc(s.Leases, func(l api.Lease) bool { return l.ID == lease })
 		return i >= 0 && (s.Leases[i].Engine == nil || !strings.HasPrefix(s.Leases[i].Engine.Key, api.OwnerSlurm+":"))
 	}
 	var left []string
 	for i := range refused.Leases {
-		if stays(refused.Leases[i].Lease) {
+		if remains(refused.Leases[i].Lease) {
 			left = append(left, refused.Leases[i].String())
 		}
 	}
 	may := map[string]bool{} // GPUs that jobs may use
 	for i := range refused.InUseBy {
-		may[refused.InUseBy[i].GPU] = may[refused.InUseBy[i].GPU] || !stays(refused.InUseBy[i].Lease)
+		may[refused.InUseBy[i].GPU] = may[refused.InUseBy[i].GPU] || !remains(refused.InUseBy[i].Lease)
 	}
 	for i := range refused.InUseBy {
 		if u := &refused.InUseBy[i]; !may[u.GPU] {

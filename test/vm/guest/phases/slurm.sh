@@ -166,6 +166,7 @@ check_overuse() {
 	[[ $(cat $jobs/over.out) == *"gpushare: slurm/jobs"*"$why"* ]] || die "its output is: $(cat $jobs/over.out); $(journalctl -o cat -t gpushare-epilog)"
 	[[ $(scontrol show job "$job") == *"AdminComment=gpushare: "*"$why"* ]] || die "Slurm knows: $(scontrol show job "$job"); $(journalctl -o cat -u lab-comments)"
 	want_keys $before
+	uses "$(key_of "$(id batch)")" $((2 << 30)) || die "a job that uses what its shards are has less"
 	systemctl stop lab-comments
 	note "$(tail -n 1 $jobs/over.out)"
 }
