@@ -11,6 +11,14 @@ import (
 // Kubernetes.
 type EngineSpec struct {
 	Members Members `json:"members,omitzero"`
+	// Freeze are the engines whose jobs may be frozen for the time shares of others: OwnerSlurm, OwnerKubernetes. Empty: none, and the
+	// shares of their jobs are not enforced.
+	Freeze []string `json:"freeze,omitempty"`
+}
+
+// Freezes reports whether the jobs of an engine may be frozen.
+func (e *EngineSpec) Freezes(engine string) bool {
+	return e != nil && slices.Contains(e.Freeze, engine)
 }
 
 // EngineRequest is the body of POST /v1/engine/leases. A second request with the same key is answered with the same lease. What it

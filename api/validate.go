@@ -146,6 +146,12 @@ func (n *NodeSpec) validate(c *checker) {
 	n.Health.validate(c, "node.health")
 	if n.Engine != nil {
 		n.Engine.Members.validate(c, "node.engine.members")
+		engines := map[string]bool{}
+		for i, engine := range n.Engine.Freeze {
+			at := fmt.Sprintf("node.engine.freeze[%d]", i)
+			c.word(at, engine)
+			c.distinct(engines, engine, at)
+		}
 	}
 	seen := map[string]bool{}
 	for i, unit := range n.Quiesce {

@@ -606,6 +606,21 @@ type IsolationStatus struct {
 	DevicesReason string `json:"devices_reason,omitempty"`
 }
 
+// timeShare begins what NotEnforced says of a time share.
+const timeShare = "its time share: "
+
+// TimeShareOf is what NotEnforced says of a time share that is not enforced.
+func TimeShareOf(why string) string { return timeShare + why }
+
+// SetFreeze sets whether the lease can be frozen for the time shares of others, and why not, as it is now. The list is a new one.
+func (s *IsolationStatus) SetFreeze(why string) {
+	s.Freeze = why == ""
+	s.NotEnforced = slices.DeleteFunc(slices.Clone(s.NotEnforced), func(line string) bool { return strings.HasPrefix(line, timeShare) })
+	if why != "" {
+		s.NotEnforced = append(s.NotEnforced, TimeShareOf(why))
+	}
+}
+
 // LeaseRequest is the body of POST /v1/leases. The answer is a Lease with Environment once it runs. The calling
 // process is isolated; it then executes its command.
 type LeaseRequest struct {

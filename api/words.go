@@ -12,6 +12,7 @@ var words = map[string][]string{
 	"node.isolation.unattributed":      {UnattributedReport, UnattributedStop},
 	"node.isolation.unfrozen":          {UnfrozenReport, UnfrozenStop},
 	"node.isolation.attach":            {AttachMember, AttachAdmin},
+	"node.engine.freeze[]":             {OwnerSlurm, OwnerKubernetes},
 	"node.status_visible":              {StatusVisibleOwn, StatusVisibleAll},
 	"gpus[].mode":                      {ModeExclusive, ModeMIG, ModeMPS, ModeTimeslice, ModeExternal},
 	"gpus[].health.temperature.do":     {TemperatureReport, TemperaturePauseLow},

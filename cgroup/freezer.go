@@ -75,6 +75,8 @@ type Freezer struct {
 	boot    string
 	self    Process
 	wake    chan struct{}
+	// passed is called after each pass while scopes are frozen; nil: nothing is. It is set before Run.
+	passed func(context.Context) error
 
 	mu     sync.Mutex // guards the fields below; taken after a scope's
 	scopes map[string]*freezableScope
@@ -200,21 +202,49 @@ func (f *Freezer) Retain(ctx context.Context, ids map[string]bool) error {
 			continue
 		}
 		s.mu.Lock()
-		s.until = [freezeReasons]time.Duration{}
-		err := f.release(ctx, s)
-		if err == nil && !s.removed {
-			s.removed = true
-			f.mu.Lock()
-			delete(f.scopes, s.id)
-			if s.slot != 0 {
-				f.free = append(f.free, s.slot)
-			}
-			f.mu.Unlock()
-		}
+		err := f.remove(ctx, s)
 		s.mu.Unlock()
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// forget thaws one scope, if this process has frozen it, and forgets it. A missing one is no error.
+func (f *Freezer) forget(ctx context.Context, id string) error {
+	s := f.locked(id, false)
+	if s == nil {
+		return nil
+	}
+	defer s.mu.Unlock()
+	if s.frozen {
+		return f.remove(ctx, s)
+	}
+	f.drop(s)
+	return nil
+}
+
+// remove thaws a scope and forgets it. The scope's lock is held.
+func (f *Freezer) remove(ctx context.Context, s *freezableScope) error {
+	s.until = [freezeReasons]time.Duration{}
+	if err := f.release(ctx, s); err != nil {
+		return err
+	}
+	f.drop(s)
+	return nil
+}
+
+// drop forgets a scope that is not frozen. The scope's lock is held.
+func (f *Freezer) drop(s *freezableScope) {
+	if s.removed {
+		return
+	}
+	s.removed = true
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.scopes, s.id)
+	if s.slot != 0 {
+		f.free = append(f.free, s.slot)
+	}
 }
 
 // Reasons returns why the scope is frozen now; none when it is not.

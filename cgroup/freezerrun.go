@@ -185,6 +185,11 @@ func (f *Freezer) keep(ctx context.Context, report func(error)) (active bool) {
 		active = active || s.frozen
 		s.mu.Unlock()
 	}
+	if f.passed != nil {
+		if err := f.passed(ctx); err != nil {
+			report(err)
+		}
+	}
 	return active
 }
 

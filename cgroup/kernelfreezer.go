@@ -41,7 +41,8 @@ func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 	return err
 }
 
-// Thaw continues the processes of the cgroup. It is idempotent. A missing cgroup is no error.
+// Thaw continues the processes of the cgroup. It is idempotent. A missing cgroup is no error. Processes that another program keeps
+// stopped in a cgroup above it, as Slurm does with a suspended step, are thawed by that one.
 func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 	files, err := f.set(cg, false)
 	if isRemoved(err) {
@@ -51,7 +52,23 @@ func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {
 		return fmt.Errorf("cannot thaw %s: %w", cg, err)
 	}
 	defer f.done(files)
-	return files.waitFor(ctx, cg, false, nil)
+	return files.waitFor(ctx, cg, false, func() (string, error) {
+		if f.frozenAbove(cg) {
+			return "", nil
+		}
+		return "no cgroup above it is frozen", nil
+	})
+}
+
+// frozenAbove reports whether a cgroup above this one was frozen.
+func (f KernelFreezer) frozenAbove(cg string) bool {
+	h := Hierarchy{Mount: f.Root}
+	for at := path.Dir(cg); at != "/" && at != "."; at = path.Dir(at) {
+		if set, err := h.freezeIsSet(at); set && err == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // readBackTimeout bounds a measurement for which the process that measures gets no processor.

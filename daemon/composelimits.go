@@ -108,5 +108,6 @@ func (d *Daemon) composeFreezer(p *parts) {
 			Now:      time.Now,
 		}
 		d.stopper.Freezer, d.enforcer.Freezer, d.viewer.Freezer, p.access.Freezer = freezer, freezer, freezer, freezer
+		d.enforcer.Jobs, d.viewer.JobFrozen = d.host.Freezer, d.host.Freezer.Frozen
 	}
 }

@@ -21,6 +21,7 @@ type Enforcer struct {
 	Driver   gpu.Driver
 	Observer *observe.Observer
 	Freezer  freezer // freezes only while gpushare-thaw can thaw; nil: nothing can be frozen
+	Jobs     jobs    // nil: no job of an engine is frozen
 	Table    *lease.Table
 	Samples  *observe.Samples
 	// SampleInterval returns the longest time between two readings of a GPU's memory.

@@ -66,7 +66,7 @@ func (s *sampler) list(read, ctx context.Context, memory gpu.Memory, leases []le
 	}
 	// The total that was read before the processes: what was allocated in between moves the next one, and they are listed again.
 	s.carry(ctx, s.control.Listed(now, memory.Used, s.device(sample.Memory), s.en.accounts(leases, s.used)), leases, s.used)
-	s.en.slice(s.id, leases, s.used)
+	s.slice(leases, s.used)
 }
 
 // device is the GPU's free memory and its reserve.
@@ -81,7 +81,7 @@ func (s *sampler) failed(ctx context.Context, now time.Duration, leases []lease.
 	if now >= s.usedAt+processesMaxAge {
 		s.used = nil
 	}
-	s.en.slice(s.id, leases, s.used)
+	s.slice(leases, s.used)
 }
 
 // carry carries out decisions, and shows what the leases use. used is nil when nothing was measured.

@@ -5,13 +5,13 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
-	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
 
 // slice gives the scheduler of a time-sliced GPU its leases and their utilization.
-func (en *Enforcer) slice(id gpu.UUID, leases []lease.Lease, used map[string]*leaseUse) {
+func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
+	en, id := s.en, s.id
 	want := en.State.Desired()
 	if want.Mode(id) != api.ModeTimeslice {
 		en.Shares.set(en, id, 0, nil)
@@ -22,24 +22,40 @@ func (en *Enforcer) slice(id gpu.UUID, leases []lease.Lease, used map[string]*le
 		round = time.Duration(*e.Timeslice.Round)
 	}
 	var list []quota.Member
+	var unfreezable map[string]error
 	for i := range leases {
 		l := &leases[i]
-		s := l.Terms.Spec.Timeslice
-		if s == nil || l.State != lease.Running {
+		grant := l.Terms.Spec.Timeslice
+		if grant == nil || l.State != lease.Running {
 			continue
 		}
+		never := !l.Isolation.Freeze
+		if l.InPlace() {
+			err := s.en.marks(l, used[l.ID], s.control.Stage(accountOf(l), l.ID))
+			if never = err != nil; never {
+				if unfreezable == nil {
+					unfreezable = map[string]error{}
+				}
+				unfreezable[l.ID] = err
+			}
+		}
 		m := quota.Member{
-			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(s.Share),
-			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: !l.Isolation.Freeze, Held: en.withheld(l.ID),
+			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(grant.Share),
+			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: never, Held: en.withheld(l.ID),
 			Priority: priorityOf(l.Terms.Priority), LowLatency: l.Terms.Spec.LowLatency(),
 		}
-		if s.Cap != nil {
-			part := float64(*s.Cap) / 100
+		if grant.Cap != nil {
+			part := float64(*grant.Cap) / 100
 			m.Cap = &part
 		}
 		list = append(list, m)
 	}
 	en.Shares.set(en, id, round, list)
+	if sl := en.Shares.get(id); sl != nil {
+		sl.mu.Lock()
+		sl.never = unfreezable
+		sl.mu.Unlock()
+	}
 }
 
 // sameMember reports whether a lease takes part as before. Cap points to a number.

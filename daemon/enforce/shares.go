@@ -40,6 +40,7 @@ type Slicer struct {
 	heldAt    time.Duration // when it was read which leases are frozen for another reason
 	measured  measured
 	ungated   map[string]ungatedLease // those that cannot be frozen
+	never     map[string]error        // those that are in place and are never frozen, and why
 	unfrozen  map[string]*unfrozenLease
 
 	sampler timeSampler // only the sampling loop uses it

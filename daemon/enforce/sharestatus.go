@@ -30,6 +30,9 @@ func (s *Shares) fill(l *api.Lease, enforced bool) {
 	defer sl.mu.Unlock()
 	m := &sl.measured
 	l.Share.Enforced = l.Share.Enforced && sl.suspended == nil
+	if err := sl.never[l.ID]; err != nil {
+		l.Share.Enforced, l.Share.Reason = false, err.Error()
+	}
 	if u, ok := sl.ungated[l.ID]; ok && l.Share.Enforced && u.reported {
 		l.Share.Enforced, l.Share.Reason = false, "it cannot be frozen: "+u.err.Error()
 	}

@@ -36,7 +36,7 @@ type Host struct {
 	Port        cgroup.Port
 	Follow      *cgroup.Processes      // follows processes if nothing may be written
 	Attachments *cgroup.Attachments    // of processes in place
-	Freezer     *cgroup.Freezer        // nil if nothing can be frozen
+	Freezer     *cgroup.JobFreezer     // nil if nothing can be frozen
 	Sessions    adoption.SessionSource // nil if logins cannot be listed
 	Services    change.Services        // nil if no units can be stopped
 	Units       control.Units
@@ -142,7 +142,7 @@ func (h *Host) onSystemd(ctx context.Context, o Options, log *slog.Logger, event
 	h.relaySignals(unitRelay{a, o.Start}.start)
 	h.openRecord(o, log)
 	// gpushare-thaw is a unit of its own, which the package installs.
-	if err := h.newFreezer(a, o); err != nil {
+	if err := h.newFreezer(a, a.Hierarchy(), o); err != nil {
 		h.Close()
 		return nil, err
 	}
@@ -165,9 +165,9 @@ func (h *Host) openRecord(o Options, log *slog.Logger) {
 	h.Close = func() { _ = record.Close(); closePort() } // What is recorded stays.
 }
 
-// newFreezer makes the freezer of the scopes of a port.
-func (h *Host) newFreezer(port cgroup.Port, o Options) error {
-	freezer, err := cgroup.NewFreezer(port, cgroup.FreezerOptions{RunDir: o.RunDir})
+// newFreezer makes the freezer of the scopes of a port, and of jobs of engines.
+func (h *Host) newFreezer(port cgroup.Port, in cgroup.Hierarchy, o Options) error {
+	freezer, err := cgroup.NewJobFreezer(port, in, cgroup.FreezerOptions{RunDir: o.RunDir})
 	if err != nil {
 		return err
 	}
@@ -212,10 +212,10 @@ func (h *Host) onCgroupfs(
 	h.Programs = supervisedPrograms{supervisors: supervisors, isolated: t, followed: h.Follow}
 	h.relaySignals(childRelay{o.Start}.start)
 	h.openRecord(o, log)
-	if err := h.newFreezer(t, o); err != nil {
+	if err := h.newFreezer(t, t.Hierarchy(), o); err != nil {
 		return nil, err
 	}
-	return h, startThaw(ctx, o, h.Freezer, h.Launcher)
+	return h, startThaw(ctx, o, h.Freezer.Freezer, h.Launcher)
 }
 
 // startThaw starts gpushare-thaw if no service manager does, unless it runs already: it outlives the daemon.

@@ -92,7 +92,9 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 	}
 	switch l.Terms.Kind() {
 	case api.ModeTimeslice:
-		w.NotEnforced = append(w.NotEnforced, "its time share: it is never frozen, so it is not limited to its share")
+		if why := ls.State.Desired().NeverFrozen(l); why != "" {
+			w.NotEnforced = append(w.NotEnforced, api.TimeShareOf(why))
+		}
 	case api.ModeMPS:
 		w.NotEnforced = append(
 			w.NotEnforced, "its MPS share: it applies only to processes that were started with the environment of the lease",

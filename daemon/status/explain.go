@@ -326,16 +326,22 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		slices = v.Managers.Enforce.TimeSlices(l.Place.GPUs[0])
 	}
 	switch {
-	case l.InPlace():
-		r.Reason = "it is never frozen, so nothing limits when it runs"
-	case !l.Isolation.Freeze || v.Freezer == nil:
+	case l.InPlace() && v.State.Desired().NeverFrozen(l) != "":
+		r.Reason = v.State.Desired().NeverFrozen(l)
+	case !w.Isolation.Freeze || v.Freezer == nil:
 		r.Reason = "nothing can be frozen here (" + v.Port.Info().Detail + ")"
 	case v.FreezerReady() != nil:
 		r.Reason = "no lease is frozen: " + v.FreezerReady().Error()
 	case slices != nil && slices.Contended && !slices.Enforced:
 		r.Reason = slices.Reason
+	case l.InPlace() && w.Share != nil && !w.Share.Enforced && w.Share.Reason != "":
+		r.Reason = w.Share.Reason
 	default:
-		frozen, err := v.Attribution.PortOf(l).Frozen(l.ID)
+		read := v.Attribution.PortOf(l).Frozen
+		if l.InPlace() {
+			read = v.JobFrozen
+		}
+		frozen, err := read(l.ID)
 		if err != nil {
 			r.Reason = "its freezer cannot be read: " + err.Error()
 			break

@@ -205,6 +205,7 @@ func (v *Viewer) measure(l *api.Lease) {
 		return
 	}
 	v.Managers.Account.Fill(l)
+	v.setFreeze(l)
 	v.Managers.Enforce.Fill(l, v.Freezer != nil && v.State.Desired().Enforcing())
 	m := v.Samples.Lease(l.ID)
 	l.Processes = m.Processes

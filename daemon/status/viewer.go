@@ -49,6 +49,7 @@ type Viewer struct {
 	Services     UnitState // nil without systemd
 	Freezer      freezer   // nil: nothing can be frozen
 	FreezerReady func() error
+	JobFrozen    func(id string) (bool, error) // reads back whether a lease that is a job of an engine is frozen
 	Files        files
 	Unconfined   func(worker int) []api.Check // what the kernel does not enforce for the processes of the daemon; nil: not known
 	Attribution  *attribution.Attribution

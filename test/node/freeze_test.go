@@ -307,8 +307,8 @@ func TestFailOpen(t *testing.T) {
 	f.taking(t, "red", "blue")
 }
 
-// The daemon, gpushare-thaw and the worker are killed and stopped at each point of a freeze and a thaw. No process stays
-// frozen, and every lease runs on.
+// The daemon, gpushare-thaw and the worker are killed and stopped at each point of a freeze and a thaw, of a lease in a cgroup of gpushare
+// and of the job of an engine. No process stays frozen, and every lease runs on.
 func TestFailOpenAtEveryPoint(t *testing.T) {
 	t.Parallel()
 	needsFreezer(t)
@@ -361,11 +361,10 @@ func checkFailOpen(t *testing.T, point string, faults []fault) {
 	if err := n.Start(soon(t)); err != nil {
 		t.Fatal(err)
 	}
-	apply(t, n, small)
+	apply(t, n, freezesJobs(small, "slurm"))
 	dirs := map[string]string{}
-	for _, tenant := range []string{"red", "blue"} {
-		_, dirs[tenant] = busy(t, n, tenant)
-	}
+	_, dirs["red"] = busy(t, n, "red")
+	dirs["blue"] = busyJob(t, n, "blue").task
 	f := followFreezes(t, dirs)
 	for _, c := range faults {
 		checkFaultWhileFrozen(t, n, f, point, c)

@@ -31,7 +31,7 @@ const (
 // ErrJoins says that a lease cannot be frozen now, because one of its processes keeps others from MPS meanwhile.
 var ErrJoins = errors.New("a process of it is joining MPS, and frozen it would keep all others out")
 
-// Scopes freeze leases. *cgroup.Freezer is one.
+// Scopes freeze leases. *cgroup.JobFreezer is one.
 type Scopes interface {
 	Freeze(ctx context.Context, id string, reason cgroup.FreezeReason, d time.Duration) error
 	Thaw(ctx context.Context, id string, reason cgroup.FreezeReason) error

@@ -1,0 +1,354 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+)
+
+// JobCgroup is the cgroup of a job of an engine.
+type JobCgroup struct {
+	Layout JobLayout
+	Path   string
+}
+
+// JobFreezer freezes scopes as its Freezer does, and jobs of engines: their processes are in cgroups that the engine made, of which it
+// freezes only the FreezePoints, and only for time slices. Each of them is a scope of the Freezer, with a thaw deadline of its own. One
+// that another program has frozen already is left to that program. New ones are found at each freeze, and every keepInterval while
+// something is frozen.
+type JobFreezer struct {
+	*Freezer
+	h Hierarchy
+
+	mu     sync.Mutex            // guards the fields below; not held while a job's is taken
+	marked map[string]JobCgroup  // those that may be frozen
+	jobs   map[string]*frozenJob // those that were frozen since they exist
+}
+
+// frozenJob is a job that was frozen.
+type frozenJob struct {
+	mu       sync.Mutex      // guards the fields below; held during a freeze and a thaw
+	until    time.Duration   // of CLOCK_BOOTTIME; 0: it is not frozen
+	parts    map[string]bool // cgroups that were frozen by this process; false: they were thawed since, and may be frozen by another one
+	stopping bool
+}
+
+// NewJobFreezer returns a JobFreezer of the scopes of port and of jobs in the hierarchy.
+func NewJobFreezer(port LeafFreezer, h Hierarchy, opt FreezerOptions) (*JobFreezer, error) {
+	f, err := NewFreezer(partFreezer{port, NewKernelFreezer(h.Mount)}, opt)
+	if err != nil {
+		return nil, err
+	}
+	j := &JobFreezer{Freezer: f, h: h, marked: map[string]JobCgroup{}, jobs: map[string]*frozenJob{}}
+	f.passed = j.renew
+	return j, nil
+}
+
+// Mark permits to freeze a job, until Unmark or until Retain does not list it. Freeze takes what is not marked for a scope.
+func (j *JobFreezer) Mark(id string, at JobCgroup) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.marked[id] = at
+}
+
+// Unmark undoes Mark. It thaws nothing: Thaw does.
+func (j *JobFreezer) Unmark(id string) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.marked, id)
+}
+
+// partMark is between the id of a job and the path of a part of it, in the id of the part. No id of a scope has it.
+const partMark = "@"
+
+func partID(job, cg string) string { return job + partMark + cg }
+
+// partFreezer freezes the parts of jobs by their paths, and all else as the port.
+type partFreezer struct {
+	LeafFreezer
+	kernel KernelFreezer
+}
+
+// Leaf is the cgroup that is frozen.
+func (p partFreezer) Leaf(id string) (string, error) {
+	if _, cg, ok := strings.Cut(id, partMark); ok {
+		return cg, nil
+	}
+	return p.LeafFreezer.Leaf(id)
+}
+
+// Freeze stops the processes.
+func (p partFreezer) Freeze(ctx context.Context, id string) error {
+	if _, cg, ok := strings.Cut(id, partMark); ok {
+		return p.kernel.Freeze(ctx, cg)
+	}
+	return p.LeafFreezer.Freeze(ctx, id)
+}
+
+// Thaw undoes Freeze.
+func (p partFreezer) Thaw(ctx context.Context, id string) error {
+	if _, cg, ok := strings.Cut(id, partMark); ok {
+		return p.kernel.Thaw(ctx, cg)
+	}
+	return p.LeafFreezer.Thaw(ctx, id)
+}
+
+// Frozen reads the state back.
+func (p partFreezer) Frozen(id string) (bool, error) {
+	if _, cg, ok := strings.Cut(id, partMark); ok {
+		return p.kernel.Frozen(cg)
+	}
+	return p.LeafFreezer.Frozen(id)
+}
+
+// job returns the cgroup of a job that may be frozen.
+func (j *JobFreezer) job(id string) (JobCgroup, bool) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	at, ok := j.marked[id]
+	return at, ok
+}
+
+// known returns a job that was frozen; nil if none was.
+func (j *JobFreezer) known(id string) *frozenJob {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.jobs[id]
+}
+
+// Freeze is that of Freezer. A job is frozen for ForTimeSlice only: ErrNotSupported otherwise. After an error no part of it is frozen.
+func (j *JobFreezer) Freeze(ctx context.Context, id string, reason FreezeReason, d time.Duration) error {
+	at, ok := j.job(id)
+	if !ok {
+		return j.Freezer.Freeze(ctx, id, reason, d)
+	}
+	if reason != ForTimeSlice {
+		return fmt.Errorf("cannot freeze %s: a job of an engine is frozen for time slices only: %w", id, ErrNotSupported)
+	}
+	j.mu.Lock()
+	x := j.jobs[id]
+	if x == nil {
+		x = &frozenJob{parts: map[string]bool{}}
+		j.jobs[id] = x
+	}
+	j.mu.Unlock()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.stopping {
+		return fmt.Errorf("cannot freeze %s: %w", id, ErrStopping)
+	}
+	if err := j.freeze(ctx, id, at, x, d); err != nil {
+		return errors.Join(err, j.thaw(context.WithoutCancel(ctx), id, x))
+	}
+	x.until = procfs.BootTime() + d
+	return nil
+}
+
+// freeze freezes the parts that there are now. The job's lock is held.
+func (j *JobFreezer) freeze(ctx context.Context, id string, at JobCgroup, x *frozenJob, d time.Duration) error {
+	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	if errors.Is(err, ErrNotFound) {
+		points, err = nil, nil // It has ended.
+	}
+	if err != nil {
+		return err
+	}
+	for cg := range x.parts {
+		if !slices.Contains(points, cg) {
+			if err := j.forgetPart(ctx, id, x, cg); err != nil {
+				return err
+			}
+		}
+	}
+	for _, cg := range points {
+		if !x.parts[cg] {
+			if set, err := j.h.freezeIsSet(cg); errors.Is(err, ErrNotFound) || set {
+				continue // Another program has frozen it, and thaws it.
+			}
+		}
+		x.parts[cg] = true // From here on it has to be thawed.
+		err := j.Freezer.Freeze(ctx, partID(id, cg), ForTimeSlice, d)
+		if errors.Is(err, ErrNotFound) || isRemoved(err) {
+			err = j.forgetPart(ctx, id, x, cg)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// forgetPart thaws a part of a job and forgets it.
+func (j *JobFreezer) forgetPart(ctx context.Context, id string, x *frozenJob, cg string) error {
+	if err := j.forget(ctx, partID(id, cg)); err != nil {
+		return err
+	}
+	delete(x.parts, cg)
+	if p, ok := j.freezer.(partFreezer); ok {
+		p.kernel.Forget(cg)
+	}
+	return nil
+}
+
+// thaw thaws all parts of a job. Its lock is held.
+func (j *JobFreezer) thaw(ctx context.Context, id string, x *frozenJob) error {
+	x.until = 0
+	var errs []error
+	for cg, frozen := range x.parts {
+		if !frozen {
+			continue
+		}
+		if err := j.Freezer.Thaw(ctx, partID(id, cg), ForTimeSlice); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		x.parts[cg] = false
+	}
+	return errors.Join(errs...)
+}
+
+// Thaw is that of Freezer.
+func (j *JobFreezer) Thaw(ctx context.Context, id string, reason FreezeReason) error {
+	x := j.known(id)
+	if x == nil {
+		return j.Freezer.Thaw(ctx, id, reason)
+	}
+	if reason != ForTimeSlice {
+		return nil
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return j.thaw(ctx, id, x)
+}
+
+// Stopping is that of Freezer.
+func (j *JobFreezer) Stopping(ctx context.Context, id string) error {
+	x := j.known(id)
+	if x == nil {
+		return j.Freezer.Stopping(ctx, id)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.stopping = true
+	return j.thaw(ctx, id, x)
+}
+
+// Retain is that of Freezer.
+func (j *JobFreezer) Retain(ctx context.Context, ids map[string]bool) error {
+	j.mu.Lock()
+	maps.DeleteFunc(j.marked, func(id string, _ JobCgroup) bool { return !ids[id] })
+	j.mu.Unlock()
+	var errs []error
+	keep := ids
+	for id, x := range j.all() {
+		x.mu.Lock()
+		if !ids[id] {
+			for _, cg := range slices.Collect(maps.Keys(x.parts)) {
+				errs = append(errs, j.forgetPart(ctx, id, x, cg))
+			}
+		}
+		gone := !ids[id] && len(x.parts) == 0
+		if !gone {
+			if len(keep) == len(ids) {
+				keep = maps.Clone(ids)
+			}
+			for cg := range x.parts {
+				keep[partID(id, cg)] = true
+			}
+		}
+		x.mu.Unlock()
+		if gone {
+			j.mu.Lock()
+			delete(j.jobs, id)
+			j.mu.Unlock()
+		}
+	}
+	return errors.Join(append(errs, j.Freezer.Retain(ctx, keep))...)
+}
+
+// Reasons is that of Freezer.
+func (j *JobFreezer) Reasons(id string) []FreezeReason {
+	x := j.known(id)
+	if x == nil {
+		return j.Freezer.Reasons(id)
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.until > procfs.BootTime() {
+		return []FreezeReason{ForTimeSlice}
+	}
+	return nil
+}
+
+// Frozen reads back whether all parts of a job are stopped, or the scope. A job without parts is not.
+func (j *JobFreezer) Frozen(id string) (bool, error) {
+	at, ok := j.job(id)
+	if !ok {
+		return j.Freezer.Frozen(id)
+	}
+	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	if err != nil {
+		return false, err
+	}
+	for _, cg := range points {
+		frozen, err := j.Freezer.Frozen(partID(id, cg))
+		if errors.Is(err, ErrNotFound) {
+			continue
+		}
+		if !frozen || err != nil {
+			return false, err
+		}
+	}
+	return len(points) > 0, nil
+}
+
+// Outside returns why a job cannot be frozen whole: the first of these processes that is in none of its FreezePoints. nil if all are,
+// or have ended.
+func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
+	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	if errors.Is(err, ErrNotFound) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, pid := range pids {
+		cg, err := procfs.Cgroup(pid)
+		if err != nil || !Below(cg, at.Path) || slices.ContainsFunc(points, func(p string) bool { return Below(cg, p) }) {
+			continue
+		}
+		return fmt.Errorf("pid %d (%s) is in %s, which gpushare does not freeze", pid, procfs.Name(pid), cg)
+	}
+	return nil
+}
+
+// renew freezes the parts that came since the last freeze of a job. It is called while something is frozen.
+func (j *JobFreezer) renew(ctx context.Context) error {
+	var errs []error
+	for id, x := range j.all() {
+		at, ok := j.job(id)
+		if !ok || !x.mu.TryLock() { // It is being frozen or thawed.
+			continue
+		}
+		if left := x.until - procfs.BootTime(); left > 0 && !x.stopping {
+			if err := j.freeze(ctx, id, at, x, left); err != nil {
+				errs = append(errs, fmt.Errorf("cannot freeze what came to %s: %w", id, err))
+			}
+		}
+		x.mu.Unlock()
+	}
+	return errors.Join(errs...)
+}
+
+func (j *JobFreezer) all() map[string]*frozenJob {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return maps.Clone(j.jobs)
+}

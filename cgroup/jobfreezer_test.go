@@ -1,0 +1,246 @@
+package cgroup
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// slurmJob is a job as slurmd makes it, below a subtree of this test.
+type slurmJob struct {
+	t   *testing.T
+	h   Hierarchy
+	top string
+}
+
+func newSlurmJob(t *testing.T, tree *Tree) *slurmJob {
+	t.Helper()
+	j := &slurmJob{t: t, h: tree.h, top: "/" + subtree(t) + "-engine/job_7"}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		top := filepath.Dir(j.top)
+		if err := errors.Join(j.h.Kill(ctx, top), j.h.Remove(top)); err != nil {
+			t.Error(err)
+		}
+	})
+	return j
+}
+
+// spawn starts a process in a cgroup of the job.
+func (j *slurmJob) spawn(below string) (p Process, cg string) {
+	j.t.Helper()
+	cg = j.top + "/" + below
+	if err := os.MkdirAll(j.h.Dir(cg), 0o755); err != nil {
+		j.t.Fatal(err)
+	}
+	p = spawn(j.t, "sleep", "60")
+	if err := j.h.Place(p, cg); err != nil {
+		j.t.Fatal(err)
+	}
+	return p, cg
+}
+
+func (j *slurmJob) set(cg, value string) {
+	j.t.Helper()
+	if err := writeFile(filepath.Join(j.h.Dir(cg), "cgroup.freeze"), value); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
+// isSet reads whether a cgroup itself is frozen.
+func (j *slurmJob) isSet(cg string) bool {
+	j.t.Helper()
+	set, err := j.h.freezeIsSet(cg)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return set
+}
+
+// frozen reads from the kernel whether the processes of a cgroup are stopped.
+func (j *slurmJob) frozen(cg string) bool {
+	j.t.Helper()
+	v, err := readEvent(j.h.Dir(cg), "frozen")
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	return v == "1"
+}
+
+func newTestJobFreezer(t *testing.T, tree *Tree, dir, job string) *JobFreezer {
+	t.Helper()
+	f, err := NewJobFreezer(tree, tree.h, FreezerOptions{RunDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	f.Mark("job", JobCgroup{SlurmLayout, job})
+	return f
+}
+
+// Of a job of Slurm the tasks are frozen, and slurmstepd goes on. A step that comes meanwhile is found. Scopes are frozen as without jobs.
+func TestJobIsFrozen(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, stepd := job.spawn("step_batch/slurm")
+	_, task := job.spawn("step_batch/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := f.Frozen("job"); !frozen || err != nil || !job.frozen(task) {
+		t.Errorf("it is frozen: %v, %v", frozen, err)
+	}
+	if job.isSet(stepd) || job.frozen(stepd) {
+		t.Error("slurmstepd is frozen")
+	}
+	p, later := job.spawn("step_0/user/task_0")
+	eventually(t, "a step that comes is frozen", func() bool { return job.frozen(later) })
+	if n := usedDeadlines(t, dir); n != 2 {
+		t.Errorf("%d deadlines for two tasks", n)
+	}
+	if r := f.Reasons("job"); len(r) != 1 || r[0] != ForTimeSlice {
+		t.Errorf("it is frozen for %v", r)
+	}
+	// SIGKILL of the engine reaches what is frozen.
+	if err := unix.Kill(p.PID, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.h.WaitEmpty(within(t, 10*time.Second), later); err != nil {
+		t.Fatal(err)
+	}
+	if err := job.h.Remove(job.top + "/step_0"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil {
+			t.Fatal(err)
+		}
+		if job.isSet(task) || job.frozen(task) || len(f.Reasons("job")) != 0 {
+			t.Error("it is not thawed")
+		}
+	}
+	if err := f.Freeze(t.Context(), "job", ForAdministrator, time.Minute); !errors.Is(err, ErrNotSupported) || job.isSet(task) {
+		t.Errorf("a freeze for an administrator: %v", err)
+	}
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	f.Unmark("job") // The spec permits it no longer.
+	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
+		t.Errorf("what may not be frozen any more is not thawed: %v", err)
+	}
+	f.Mark("job", JobCgroup{SlurmLayout, job.top})
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := f.Retain(t.Context(), nil); err != nil || job.isSet(task) || usedDeadlines(t, dir) != 0 || len(f.jobs) != 0 {
+		t.Errorf("it is not forgotten: %v", err)
+	}
+	if _, err := tree.StartScope(t.Context(), train("l-1", spawn(t, "sleep", "60"))); err != nil {
+		t.Fatal(err)
+	}
+	freezeFor(t, f.Freezer, "l-1", ForAdministrator, time.Minute)
+	if frozen, err := f.Frozen("l-1"); !frozen || err != nil {
+		t.Errorf("a scope is frozen: %v, %v", frozen, err)
+	}
+	if err := f.Thaw(t.Context(), "l-1", ForAdministrator); err != nil || isFrozen(t, tree, "l-1") {
+		t.Errorf("a scope is not thawed: %v", err)
+	}
+}
+
+// What another program has frozen is left to it, and what Slurm suspends above is neither thawed nor waited for.
+func TestFrozenByAnother(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	_, other := job.spawn("step_0/user/task_1")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	job.set(other, "1")
+	slice := func(do func()) {
+		t.Helper()
+		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		do()
+		if err := f.Thaw(within(t, 5*time.Second), "job", ForTimeSlice); err != nil {
+			t.Fatal(err)
+		}
+	}
+	slice(func() {})
+	if job.isSet(task) || !job.isSet(other) {
+		t.Errorf("after a slice the tasks are frozen: %v, and by another program %v", job.isSet(task), job.isSet(other))
+	}
+	job.set(other, "0")
+	slice(func() {
+		if !job.frozen(other) {
+			t.Error("it is not frozen although the other program has thawed it")
+		}
+	})
+	job.set(other, "1") // It was frozen by this process before.
+	if err := f.Retain(t.Context(), nil); err != nil || !job.isSet(other) {
+		t.Errorf("what another program has frozen is thawed when the job is forgotten: %v", err)
+	}
+	f.Mark("job", JobCgroup{SlurmLayout, job.top})
+	job.set(other, "0")
+	step := job.top + "/step_0/user"
+	for name, suspend := range map[string]func(){
+		"before the slice": nil, "in the slice": func() { job.set(step, "1") },
+	} {
+		if suspend == nil {
+			job.set(step, "1")
+			suspend = func() {}
+		}
+		slice(suspend)
+		if job.isSet(task) || !job.frozen(task) {
+			t.Errorf("suspended %s: frozen here %v, stopped %v", name, job.isSet(task), job.frozen(task))
+		}
+		job.set(step, "0")
+		eventually(t, "it runs when Slurm resumes it", func() bool { return !job.frozen(task) })
+	}
+}
+
+// A process that the layout does not have keeps a job from being frozen whole.
+func TestOutsideOfTheTasks(t *testing.T) {
+	tree := newTree(t)
+	job := newSlurmJob(t, tree)
+	stepd, _ := job.spawn("step_0/slurm")
+	task, _ := job.spawn("step_0/user/task_0")
+	f := newTestJobFreezer(t, tree, t.TempDir(), job.top)
+	at, _ := f.job("job")
+	if err := f.Outside(at, []int{task.PID, os.Getpid(), 1 << 30}); err != nil {
+		t.Error(err)
+	}
+	if err := f.Outside(at, []int{task.PID, stepd.PID}); err == nil {
+		t.Error("a process of the job is not frozen, and that is not said")
+	}
+}
+
+// What a killed process has frozen of a job is thawed, and the next one freezes it again.
+func TestJobOfAKilledFreezer(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	for range 2 { // Nothing runs it: it shows no sign of life.
+		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		if !job.frozen(task) {
+			t.Fatal("it is not frozen")
+		}
+		eventually(t, "gpushare-thaw thaws it", func() bool { return !job.isSet(task) && !job.frozen(task) })
+	}
+}

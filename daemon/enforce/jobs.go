@@ -1,0 +1,55 @@
+package enforce
+
+import (
+	"errors"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/quota"
+)
+
+// jobs permits to freeze the cgroups of jobs of engines. *cgroup.JobFreezer does.
+type jobs interface {
+	Mark(id string, at cgroup.JobCgroup)
+	Unmark(id string)
+	// Outside returns why a job cannot be frozen whole: one of these processes is where nothing is frozen.
+	Outside(at cgroup.JobCgroup, pids []int) error
+}
+
+// layouts are how engines lay out the cgroups of their jobs.
+var layouts = map[string]cgroup.JobLayout{api.OwnerSlurm: cgroup.SlurmLayout, api.OwnerKubernetes: cgroup.PodLayout}
+
+// errMemoryFirst is why a job is not frozen whose processes are being ended.
+var errMemoryFirst = errors.New("its processes on the GPU are being ended for their GPU memory, and get SIGTERM only while they run")
+
+// marks permits or forbids to freeze a lease in place, and returns why it is never frozen; nil: it may be frozen.
+func (en *Enforcer) marks(l *lease.Lease, used *leaseUse, stage string) error {
+	if en.Jobs == nil {
+		return errors.New("nothing can be frozen here")
+	}
+	why := func() error {
+		if why := en.State.Desired().NeverFrozen(l); why != "" {
+			return errors.New(why)
+		}
+		if stage == quota.StageStopping {
+			return errMemoryFirst
+		}
+		at := cgroup.JobCgroup{Layout: layouts[l.Engine.Name()], Path: l.Cgroup}
+		var pids []int
+		if used != nil {
+			for pid := range used.processes {
+				pids = append(pids, pid)
+			}
+		}
+		if err := en.Jobs.Outside(at, pids); err != nil {
+			return err
+		}
+		en.Jobs.Mark(l.ID, at)
+		return nil
+	}()
+	if why != nil {
+		en.Jobs.Unmark(l.ID)
+	}
+	return why
+}
