@@ -125,6 +125,8 @@ const (
 var unordered = map[string]string{
 	"cgroup.Attachments.mu":                ownOrder + "before that of its index",
 	"cgroup.Freezer.mu":                    ownOrder + "after that of a scope",
+	"cgroup.JobFreezer.mu":                 ownOrder + "alone: no other is taken while it is held",
+	"cgroup.frozenJob.mu":                  ownOrder + "before those of the scopes that are its parts",
 	"cgroup.OOMWatcher.mu":                 adapter,
 	"cgroup.Processes.mu":                  adapter,
 	"cgroup.ScopeIndex.mu":                 manyReaders,

@@ -14,7 +14,7 @@ import (
 
 // Attachments is the adapter for scopes that are attached in place: their processes remain in a cgroup that gpushare does
 // not manage, as of another scheduler's job, a service, a login or a container. It only reads that cgroup: it sets no
-// limit and no device rule, freezes nothing and kills nothing. A scope is a cgroup with all cgroups below it, without
+// limit and no device rule, freezes nothing (JobFreezer does, for engines) and kills nothing. A scope is a cgroup with all cgroups below it, without
 // those of another scope.
 //
 // It keeps its scopes in memory: after a restart the caller recovers them.

@@ -27,9 +27,9 @@ type JobFreezer struct {
 	*Freezer
 	h Hierarchy
 
-	mu     sync.Mutex            // guards the fields below; not held while a job's is taken
-	marked map[string]JobCgroup  // those that may be frozen
-	jobs   map[string]*frozenJob // those that were frozen since they exist
+	mu        sync.Mutex            // guards the fields below; not held while a job's is taken
+	permitted map[string]JobCgroup  // those that may be frozen
+	jobs      map[string]*frozenJob // those that were frozen since they exist
 }
 
 // frozenJob is a job that was frozen.
@@ -46,29 +46,29 @@ func NewJobFreezer(port LeafFreezer, h Hierarchy, opt FreezerOptions) (*JobFreez
 	if err != nil {
 		return nil, err
 	}
-	j := &JobFreezer{Freezer: f, h: h, marked: map[string]JobCgroup{}, jobs: map[string]*frozenJob{}}
+	j := &JobFreezer{Freezer: f, h: h, permitted: map[string]JobCgroup{}, jobs: map[string]*frozenJob{}}
 	f.passed = j.renew
 	return j, nil
 }
 
-// Mark permits to freeze a job, until Unmark or until Retain does not list it. Freeze takes what is not marked for a scope.
-func (j *JobFreezer) Mark(id string, at JobCgroup) {
+// Permit permits to freeze a job, until Forbid or until Retain does not list it. Freeze takes what is not permitted for a scope.
+func (j *JobFreezer) Permit(id string, at JobCgroup) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	j.marked[id] = at
+	j.permitted[id] = at
 }
 
-// Unmark undoes Mark. It thaws nothing: Thaw does.
-func (j *JobFreezer) Unmark(id string) {
+// Forbid undoes Permit. It thaws nothing: Thaw does.
+func (j *JobFreezer) Forbid(id string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	delete(j.marked, id)
+	delete(j.permitted, id)
 }
 
-// partMark is between the id of a job and the path of a part of it, in the id of the part. No id of a scope has it.
-const partMark = "@"
+// partSign is between the id of a job and the path of a part of it, in the id of the part. No id of a scope has it.
+const partSign = "@"
 
-func partID(job, cg string) string { return job + partMark + cg }
+func partID(job, cg string) string { return job + partSign + cg }
 
 // partFreezer freezes the parts of jobs by their paths, and all else as the port.
 type partFreezer struct {
@@ -78,7 +78,7 @@ type partFreezer struct {
 
 // Leaf is the cgroup that is frozen.
 func (p partFreezer) Leaf(id string) (string, error) {
-	if _, cg, ok := strings.Cut(id, partMark); ok {
+	if _, cg, ok := strings.Cut(id, partSign); ok {
 		return cg, nil
 	}
 	return p.LeafFreezer.Leaf(id)
@@ -86,7 +86,7 @@ func (p partFreezer) Leaf(id string) (string, error) {
 
 // Freeze stops the processes.
 func (p partFreezer) Freeze(ctx context.Context, id string) error {
-	if _, cg, ok := strings.Cut(id, partMark); ok {
+	if _, cg, ok := strings.Cut(id, partSign); ok {
 		return p.kernel.Freeze(ctx, cg)
 	}
 	return p.LeafFreezer.Freeze(ctx, id)
@@ -94,7 +94,7 @@ func (p partFreezer) Freeze(ctx context.Context, id string) error {
 
 // Thaw undoes Freeze.
 func (p partFreezer) Thaw(ctx context.Context, id string) error {
-	if _, cg, ok := strings.Cut(id, partMark); ok {
+	if _, cg, ok := strings.Cut(id, partSign); ok {
 		return p.kernel.Thaw(ctx, cg)
 	}
 	return p.LeafFreezer.Thaw(ctx, id)
@@ -102,7 +102,7 @@ func (p partFreezer) Thaw(ctx context.Context, id string) error {
 
 // Frozen reads the state back.
 func (p partFreezer) Frozen(id string) (bool, error) {
-	if _, cg, ok := strings.Cut(id, partMark); ok {
+	if _, cg, ok := strings.Cut(id, partSign); ok {
 		return p.kernel.Frozen(cg)
 	}
 	return p.LeafFreezer.Frozen(id)
@@ -112,7 +112,7 @@ func (p partFreezer) Frozen(id string) (bool, error) {
 func (j *JobFreezer) job(id string) (JobCgroup, bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	at, ok := j.marked[id]
+	at, ok := j.permitted[id]
 	return at, ok
 }
 
@@ -243,7 +243,7 @@ func (j *JobFreezer) Stopping(ctx context.Context, id string) error {
 // Retain is that of Freezer.
 func (j *JobFreezer) Retain(ctx context.Context, ids map[string]bool) error {
 	j.mu.Lock()
-	maps.DeleteFunc(j.marked, func(id string, _ JobCgroup) bool { return !ids[id] })
+	maps.DeleteFunc(j.permitted, func(id string, _ JobCgroup) bool { return !ids[id] })
 	j.mu.Unlock()
 	var errs []error
 	keep := ids
@@ -254,8 +254,8 @@ func (j *JobFreezer) Retain(ctx context.Context, ids map[string]bool) error {
 				errs = append(errs, j.forgetPart(ctx, id, x, cg))
 			}
 		}
-		gone := !ids[id] && len(x.parts) == 0
-		if !gone {
+		ended := !ids[id] && len(x.parts) == 0
+		if !ended {
 			if len(keep) == len(ids) {
 				keep = maps.Clone(ids)
 			}
@@ -264,7 +264,7 @@ func (j *JobFreezer) Retain(ctx context.Context, ids map[string]bool) error {
 			}
 		}
 		x.mu.Unlock()
-		if gone {
+		if ended {
 			j.mu.Lock()
 			delete(j.jobs, id)
 			j.mu.Unlock()

@@ -81,7 +81,7 @@ func newTestJobFreezer(t *testing.T, tree *Tree, dir, job string) *JobFreezer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	f.Mark("job", JobCgroup{SlurmLayout, job})
+	f.Permit("job", JobCgroup{SlurmLayout, job})
 	return f
 }
 
@@ -135,11 +135,11 @@ func TestJobIsFrozen(t *testing.T) {
 	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
 		t.Fatal(err)
 	}
-	f.Unmark("job") // The spec permits it no longer.
+	f.Forbid("job") // The spec permits it no longer.
 	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
 		t.Errorf("what may not be frozen any more is not thawed: %v", err)
 	}
-	f.Mark("job", JobCgroup{SlurmLayout, job.top})
+	f.Permit("job", JobCgroup{SlurmLayout, job.top})
 	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestFrozenByAnother(t *testing.T) {
 	if err := f.Retain(t.Context(), nil); err != nil || !job.isSet(other) {
 		t.Errorf("what another program has frozen is thawed when the job is forgotten: %v", err)
 	}
-	f.Mark("job", JobCgroup{SlurmLayout, job.top})
+	f.Permit("job", JobCgroup{SlurmLayout, job.top})
 	job.set(other, "0")
 	step := job.top + "/step_0/user"
 	for name, suspend := range map[string]func(){

@@ -10,7 +10,8 @@ import (
 )
 
 // KernelFreezer stops and continues the processes of a cgroup with its file cgroup.freeze. In cgroups of the service
-// manager this is the only file that gpushare writes, and only in the inner cgroups of delegated scopes.
+// manager this is the only file that gpushare writes, and only in the inner cgroups of delegated scopes and, if the spec permits it, in
+// those of the jobs of engines.
 type KernelFreezer struct {
 	Root string // the mount point of the cgroup v2 hierarchy
 

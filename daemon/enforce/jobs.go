@@ -11,8 +11,8 @@ import (
 
 // jobs permits to freeze the cgroups of jobs of engines. *cgroup.JobFreezer does.
 type jobs interface {
-	Mark(id string, at cgroup.JobCgroup)
-	Unmark(id string)
+	Permit(id string, at cgroup.JobCgroup)
+	Forbid(id string)
 	// Outside returns why a job cannot be frozen whole: one of these processes is where nothing is frozen.
 	Outside(at cgroup.JobCgroup, pids []int) error
 }
@@ -23,8 +23,8 @@ var layouts = map[string]cgroup.JobLayout{api.OwnerSlurm: cgroup.SlurmLayout, ap
 // errMemoryFirst is why a job is not frozen whose processes are being ended.
 var errMemoryFirst = errors.New("its processes on the GPU are being ended for their GPU memory, and get SIGTERM only while they run")
 
-// marks permits or forbids to freeze a lease in place, and returns why it is never frozen; nil: it may be frozen.
-func (en *Enforcer) marks(l *lease.Lease, used *leaseUse, stage string) error {
+// permit permits or forbids to freeze a lease in place, and returns why it is never frozen; nil: it may be frozen.
+func (en *Enforcer) permit(l *lease.Lease, used *leaseUse, stage string) error {
 	if en.Jobs == nil {
 		return errors.New("nothing can be frozen here")
 	}
@@ -45,11 +45,11 @@ func (en *Enforcer) marks(l *lease.Lease, used *leaseUse, stage string) error {
 		if err := en.Jobs.Outside(at, pids); err != nil {
 			return err
 		}
-		en.Jobs.Mark(l.ID, at)
+		en.Jobs.Permit(l.ID, at)
 		return nil
 	}()
 	if why != nil {
-		en.Jobs.Unmark(l.ID)
+		en.Jobs.Forbid(l.ID)
 	}
 	return why
 }

@@ -31,7 +31,7 @@ func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
 		}
 		never := !l.Isolation.Freeze
 		if l.InPlace() {
-			err := s.en.marks(l, used[l.ID], s.control.Stage(accountOf(l), l.ID))
+			err := s.en.permit(l, used[l.ID], s.control.Stage(accountOf(l), l.ID))
 			if never = err != nil; never {
 				if unfreezable == nil {
 					unfreezable = map[string]error{}

@@ -34,7 +34,7 @@ func buildSpank(t *testing.T) (plugin, host string) {
 	host = filepath.Join(out, "host")
 	for _, argv := range [][]string{
 		{"make", "-s", "-C", "../../examples/slurm/spank", "INCLUDE=" + include, "OUT=" + out},
-		{"cc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-isystem", include, "-rdynamic", "-o", host, "testdata/spankhost.c", "-ldl"},
+		{"cc", "-std=gnu11", "-Wextra", "-Werror", "-isystem", include, "-rdynamic", "-o", host, "testdata/spankhost.c", "-ldl"},
 	} {
 		if b, err := exec.CommandContext(ctx, argv[0], argv[1:]...).CombinedOutput(); err != nil {
 			t.Fatalf("%v: %v\n%s", argv, err, b)
@@ -51,7 +51,7 @@ const deadlineOfMake = 2 * time.Minute
 func TestSpankPlugin(t *testing.T) {
 	t.Parallel()
 	plugin, host := buildSpank(t)
-	const memory, share = "is no amount of GPU memory: write it as 12G or 512M", "is no share of GPU time: write it as 30%, from 1% to 100%"
+	const memory, share = "is an invalid amount of GPU memory: write it as 12G or 512M", "is an invalid share of GPU time: write it as 30%, from 1% to 100%"
 	for _, c := range []struct {
 		context string
 		args    []string

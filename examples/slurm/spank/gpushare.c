@@ -1,7 +1,7 @@
 /*
  * SPANK plug-in of gpushare: sbatch, srun and salloc take --gpu-memory and --gpu-share, and the Prolog of the job finds them in its
  * environment as SPANK_GPUSHARE_MEMORY and SPANK_GPUSHARE_SHARE. It only carries the values: gpushared decides what the job gets, and
- * the Prolog takes no more than its shards. A value that is no amount is refused before the job is submitted.
+ * the Prolog takes no more than its shards. An invalid value is refused before the job is submitted.
  */
 #include <stdio.h>
 #include <string.h>
@@ -59,11 +59,11 @@ static int take(int which, const char *text, int remote)
 	if (text == NULL)
 		text = "";
 	if (which == MEMORY && memory(text, given[MEMORY], sizeof(given[MEMORY])) != 0) {
-		slurm_error("--gpu-memory=%.40s is no amount of GPU memory: write it as 12G or 512M", text);
+		slurm_error("--gpu-memory=%.40s is an invalid amount of GPU memory: write it as 12G or 512M", text);
 		return -1;
 	}
 	if (which == SHARE && share(text, given[SHARE], sizeof(given[SHARE])) != 0) {
-		slurm_error("--gpu-share=%.40s is no share of GPU time: write it as 30%%, from 1%% to 100%%", text);
+		slurm_error("--gpu-share=%.40s is an invalid share of GPU time: write it as 30%%, from 1%% to 100%%", text);
 		return -1;
 	}
 	return 0;
