@@ -38,18 +38,24 @@ type EngineRequest struct {
 	Instance  string   `json:"instance,omitempty"`
 	GPUMemory *Bytes   `json:"gpu_memory,omitempty"` // of the grant's, for this lease alone
 	Share     *Percent `json:"share,omitempty"`      // as GPUMemory
-	// Cgroup has the processes of the lease, with all cgroups below it. It may come later.
+	// Cgroup has the processes of the lease, with all cgroups below it. It may come later. A lease that is kept has all cgroups that
+	// requests with its key have named, MostCgroups at most.
 	Cgroup string `json:"cgroup,omitempty"`
-	// BindTimeout is for how long a lease without processes is kept; absent: DefaultBindTimeout.
+	// BindTimeout is for how long a lease without processes is kept; absent: DefaultBindTimeout. A lease with Keep has none.
 	BindTimeout *Duration `json:"bind_timeout,omitempty"`
-	Name        string    `json:"name,omitempty"` // in lists; empty: the key
-	MaxTime     *Duration `json:"max_time,omitempty"`
+	// Keep: the lease ends when it is released or stopped, or after its max_time, and not with its last process or its cgroup, which may be
+	// made again.
+	Keep    bool      `json:"keep,omitempty"`
+	Name    string    `json:"name,omitempty"` // in lists; empty: the key
+	MaxTime *Duration `json:"max_time,omitempty"`
 }
 
 // The bounds of a keyed lease.
 const (
 	DefaultBindTimeout = Duration(5 * time.Minute)
 	MostBindTimeout    = Duration(24 * time.Hour)
+	// MostCgroups is how many cgroups a lease with Keep has at most. Those that are removed count as long as there is place.
+	MostCgroups = 64
 
 	maxEngineKey     = 128
 	maxEngineAccount = 64
@@ -63,9 +69,14 @@ const ClaimFilePrefix = "gpushare.dev-claim_"
 type LeaseEngine struct {
 	Key     string `json:"key"`
 	Account string `json:"account,omitempty"`
-	// Bound: the lease has its processes. Until then it has its place, and ends at BindBy.
+	// Bound: the lease has its processes. Until then it has its place, and ends at BindBy; one that is Kept waits without an end, also
+	// after its last process.
 	Bound  bool       `json:"bound"`
 	BindBy *time.Time `json:"bind_by,omitempty"`
+	Kept   bool       `json:"kept,omitempty"` // it ends when it is released, and not with its processes
+	// EmptySince is since when a lease that is Kept waits for processes: since its start before the first one. Absent: it has some.
+	EmptySince *time.Time `json:"empty_since,omitempty"`
+	Cgroups    []string   `json:"cgroups,omitempty"` // if there are several: of the pods of a claim
 }
 
 // EngineKeyProblem returns what is wrong with the key of a keyed lease; empty: nothing. The engine is its first word, so that two

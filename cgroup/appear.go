@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,19 +19,26 @@ const appearEvents = unix.IN_CREATE | unix.IN_MOVED_TO | unix.IN_MODIFY | unix.I
 // WaitPopulated blocks until there is such a cgroup and it, or one below it, contains a process. An event is a hint, as in
 // cgroupWatcher: without one the cgroup is read again after pollInterval, also where no inotify descriptor is left.
 func (h Hierarchy) WaitPopulated(ctx context.Context, cg string) error {
+	return h.WaitAnyPopulated(ctx, []string{cg})
+}
+
+// WaitAnyPopulated is WaitPopulated of several cgroups: it waits for the first of them that has a process.
+func (h Hierarchy) WaitAnyPopulated(ctx context.Context, cgs []string) error {
 	events := newAppearance(ctx)
 	defer events.close()
 	for {
-		events.watch(h, cg)
-		busy, err := h.Populated(cg)
-		if busy {
-			return nil
-		}
-		if err != nil && !errors.Is(err, ErrNotFound) {
-			return err
+		for _, cg := range cgs {
+			events.watch(h, cg)
+			busy, err := h.Populated(cg)
+			if busy {
+				return nil
+			}
+			if err != nil && !errors.Is(err, ErrNotFound) {
+				return err
+			}
 		}
 		if err := events.wait(ctx); err != nil {
-			return fmt.Errorf("cannot wait for cgroup %s: %w", cg, err)
+			return fmt.Errorf("cannot wait for cgroup %s: %w", strings.Join(cgs, ", "), err)
 		}
 	}
 }

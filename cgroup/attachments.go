@@ -14,8 +14,8 @@ import (
 
 // Attachments is the adapter for scopes that are attached in place: their processes remain in a cgroup that gpushare does
 // not manage, as of another scheduler's job, a service, a login or a container. It only reads that cgroup: it sets no
-// limit and no device rule, freezes nothing (JobFreezer does, for engines) and kills nothing. A scope is a cgroup with all cgroups below it, without
-// those of another scope.
+// limit and no device rule, freezes nothing (JobFreezer does, for engines) and kills nothing. A scope is a cgroup with all
+// cgroups below it, without those of another scope; a scope that is kept may have several, and none of them need be there (kept.go).
 //
 // It keeps its scopes in memory: after a restart the caller recovers them.
 type Attachments struct {
@@ -32,8 +32,9 @@ type Attachments struct {
 // attachment is one scope. Another cgroup can get the same path, but not the same inode number before the next boot.
 type attachment struct {
 	cgroup   string
-	inode    uint64
+	inode    uint64        // 0: the scope is kept, and any cgroup of the path is meant
 	released chan struct{} // closed by Release
+	kept     *keptCgroups  // nil: the scope ends with its processes
 }
 
 var _ Port = (*Attachments)(nil)
@@ -113,6 +114,9 @@ func (a *Attachments) attach(s Scope) error {
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	if s.Kept {
+		return a.keepLocked(&s)
+	}
 	busy, err := a.h.Populated(s.Cgroup)
 	if err != nil {
 		return err
@@ -124,10 +128,8 @@ func (a *Attachments) attach(s Scope) error {
 	if err != nil {
 		return err
 	}
-	for id, other := range a.scopes {
-		if other.cgroup == s.Cgroup && id != s.ID {
-			return fmt.Errorf("cgroup %s belongs to scope %s: %w", s.Cgroup, id, ErrInUse)
-		}
+	if err := a.freeLocked(s.ID, s.Cgroup); err != nil {
+		return err
 	}
 	if old := a.scopes[s.ID]; old != nil {
 		if old.cgroup == s.Cgroup && old.inode == inode {
@@ -138,6 +140,24 @@ func (a *Attachments) attach(s Scope) error {
 	a.scopes[s.ID] = &attachment{cgroup: s.Cgroup, inode: inode, released: make(chan struct{})}
 	a.index.Register(s.ID, s.Cgroup)
 	return nil
+}
+
+// freeLocked refuses a cgroup that another scope has.
+func (a *Attachments) freeLocked(id, cg string) error {
+	for other, s := range a.scopes {
+		if other != id && slices.Contains(s.paths(), cg) {
+			return fmt.Errorf("cgroup %s belongs to scope %s: %w", cg, other, ErrInUse)
+		}
+	}
+	return nil
+}
+
+// paths are the cgroups of a scope.
+func (s *attachment) paths() []string {
+	if s.kept != nil {
+		return s.kept.cgroups
+	}
+	return []string{s.cgroup}
 }
 
 // Scopes lists the scopes that contain a process.
@@ -161,21 +181,49 @@ func (a *Attachments) Members(_ context.Context, id string) ([]Process, error) {
 	if !a.sameCgroup(s) {
 		return nil, fmt.Errorf("scope %s: %w", id, ErrNotFound)
 	}
-	ps, err := a.h.Processes(s.cgroup)
+	ps, err := a.processes(s)
 	return slices.DeleteFunc(ps, func(p Process) bool {
 		owner, ok := a.ScopeOf(p.PID)
 		return !ok || owner != id || a.inOtherScope(p.PID)
 	}), err
 }
 
+// processes lists those in the cgroups of a scope and below them. A cgroup of a scope that is kept need not be there.
+func (a *Attachments) processes(s *attachment) (all []Process, err error) {
+	if s.kept == nil {
+		return a.h.Processes(s.cgroup)
+	}
+	for _, cg := range s.kept.cgroups {
+		ps, err := a.h.Processes(cg)
+		if err != nil && !errors.Is(err, ErrNotFound) {
+			return all, err
+		}
+		for _, p := range ps {
+			if !slices.Contains(all, p) { // One of the cgroups may be below another.
+				all = append(all, p)
+			}
+		}
+	}
+	return all, nil
+}
+
 // pollInterval bounds the effect of a lost notification on WaitEmpty.
 const pollInterval = 5 * time.Second
 
-// WaitEmpty blocks until the cgroup and all below it are empty or removed. Then it forgets the scope.
+// WaitEmpty blocks until the cgroup and all below it are empty or removed. Then it forgets the scope. One that is kept ends when it is
+// released.
 func (a *Attachments) WaitEmpty(ctx context.Context, id string) error {
 	s, err := a.find(id)
 	if err != nil {
 		return nil //nolint:nilerr // the scope has ended
+	}
+	if s.kept != nil {
+		select {
+		case <-s.released:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("cannot wait for the end of scope %s: %w", id, ctx.Err())
+		}
 	}
 	events, remove, err := a.watcher.add(a.h.Dir(s.cgroup))
 	if err == nil {
@@ -265,11 +313,19 @@ func (a *Attachments) populated(s *attachment) bool {
 	if !a.sameCgroup(s) {
 		return false
 	}
-	busy, err := a.h.Populated(s.cgroup)
-	return busy || err != nil && !errors.Is(err, ErrNotFound) // a read error does not mean that it is empty
+	for _, cg := range s.paths() {
+		busy, err := a.h.Populated(cg)
+		if busy || err != nil && !errors.Is(err, ErrNotFound) { // a read error does not mean that it is empty
+			return true
+		}
+	}
+	return false
 }
 
 func (a *Attachments) sameCgroup(s *attachment) bool {
+	if s.kept != nil {
+		return true
+	}
 	inode, err := inodeOf(a.h.Dir(s.cgroup))
 	return err == nil && inode == s.inode
 }

@@ -144,6 +144,11 @@ type Scope struct {
 	MemoryNodes string
 	// Cgroup is the cgroup in which the processes remain, relative to the cgroup root. Only Attachments uses it.
 	Cgroup string
+	// Kept: the scope does not end with its last process, and not with its cgroups: they may be removed and made again. Only Attachments
+	// uses it.
+	Kept bool
+	// Further are more cgroups of a scope that is kept.
+	Further []string
 }
 
 // ScopeState is a scope as read back.

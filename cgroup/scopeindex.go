@@ -2,6 +2,7 @@ package cgroup
 
 import (
 	"bytes"
+	"slices"
 	"sync"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
@@ -10,22 +11,33 @@ import (
 // ScopeIndex finds the scope of a pid by its cgroup. The zero value is empty and ready. It is safe for concurrent use.
 type ScopeIndex struct {
 	mu    sync.RWMutex
-	ids   map[string]string // by cgroup path; guarded by mu
-	paths map[string]string // by id; guarded by mu
+	ids   map[string]string   // by cgroup path; guarded by mu
+	paths map[string][]string // by id; guarded by mu
 }
 
-// Register makes all processes in the cgroup and below it members of the scope.
-func (x *ScopeIndex) Register(id, cg string) {
+// Register makes all processes in the cgroups and below them members of the scope.
+func (x *ScopeIndex) Register(id string, cgs ...string) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.ids == nil {
-		x.ids, x.paths = map[string]string{}, map[string]string{}
+		x.ids, x.paths = map[string]string{}, map[string][]string{}
 	}
 	x.forgetLocked(id)
-	if other, ok := x.ids[cg]; ok {
-		delete(x.paths, other) // A scope that has ended without notice had this cgroup before.
+	for _, cg := range cgs {
+		if other, ok := x.ids[cg]; ok {
+			x.withoutLocked(other, cg) // A scope that has ended without notice had this cgroup before.
+		}
+		x.ids[cg] = id
 	}
-	x.ids[cg], x.paths[id] = id, cg
+	x.paths[id] = cgs
+}
+
+// withoutLocked takes one of its cgroups from a scope.
+func (x *ScopeIndex) withoutLocked(id, cg string) {
+	left := slices.DeleteFunc(slices.Clone(x.paths[id]), func(p string) bool { return p == cg })
+	if x.paths[id] = left; len(left) == 0 {
+		delete(x.paths, id)
+	}
 }
 
 // Forget undoes Register.
@@ -36,16 +48,22 @@ func (x *ScopeIndex) Forget(id string) {
 }
 
 func (x *ScopeIndex) forgetLocked(id string) {
-	delete(x.ids, x.paths[id])
+	for _, cg := range x.paths[id] {
+		if x.ids[cg] == id {
+			delete(x.ids, cg)
+		}
+	}
 	delete(x.paths, id)
 }
 
-// Path is the cgroup registered for the scope.
+// Path is the cgroup registered for the scope, of several the first.
 func (x *ScopeIndex) Path(id string) (string, bool) {
 	x.mu.RLock()
 	defer x.mu.RUnlock()
-	p, ok := x.paths[id]
-	return p, ok
+	if p := x.paths[id]; len(p) > 0 {
+		return p[0], true
+	}
+	return "", false
 }
 
 // IDs lists the registered scopes, in no order.

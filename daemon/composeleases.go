@@ -162,6 +162,7 @@ func (d *Daemon) composeEngines() {
 		Identities: d.identities,
 		Policy:     d.policy,
 		Leases:     d.leases,
+		Cgroups:    d.leases,
 		Tasks:      d.tasks,
 		Wake:       d.wakeConverge,
 		Hierarchy:  sync.OnceValues(cgroup.FindHierarchy),

@@ -14,7 +14,13 @@ type Engine struct {
 	Key     string      `json:"key"`
 	Account string      `json:"account,omitempty"`
 	Terms   EngineTerms `json:"terms"`
-	BindBy  time.Time   `json:"bind_by"` // it ends then if it has no process
+	BindBy  time.Time   `json:"bind_by"` // it ends then if it has no process; it is zero if the lease is kept
+	// Kept: the lease ends when it is released, and not with its processes or cgroups.
+	Kept bool `json:"kept,omitempty"`
+	// Further are its cgroups besides Lease.Cgroup. Only a kept lease has some.
+	Further []string `json:"further,omitempty"`
+	// Empty is since when a kept lease that had processes has none; nil: it has some, or had none yet.
+	Empty *time.Time `json:"empty,omitempty"`
 }
 
 // EngineTerms are what the first request with a key named. What a second one names must be the same. What is empty was not named.
@@ -27,6 +33,7 @@ type EngineTerms struct {
 	Instance            string
 	Own                 Own
 	MaxTime             *api.Duration
+	Kept                bool
 }
 
 // wire is what the API says of it.
@@ -34,11 +41,38 @@ func (l *Lease) engineWire() *api.LeaseEngine {
 	if l.Engine == nil {
 		return nil
 	}
-	w := &api.LeaseEngine{Key: l.Engine.Key, Account: l.Engine.Account, Bound: l.Process != (Process{})}
-	if !w.Bound {
-		w.BindBy = &l.Engine.BindBy
+	e := l.Engine
+	w := &api.LeaseEngine{Key: e.Key, Account: e.Account, Kept: e.Kept, Bound: l.Process != (Process{}) && e.Empty == nil}
+	switch {
+	case e.Empty != nil:
+		w.EmptySince = e.Empty
+	case w.Bound:
+	case e.Kept:
+		w.EmptySince = &l.Created
+	default:
+		w.BindBy = &e.BindBy
+	}
+	if len(e.Further) > 0 {
+		w.Cgroups = l.Cgroups()
 	}
 	return w
+}
+
+// Kept reports whether the lease ends when it is released, and not with its processes.
+func (l *Lease) Kept() bool { return l.Engine != nil && l.Engine.Kept }
+
+// Waits reports whether the lease is kept, had processes, and has none now.
+func (l *Lease) Waits() bool { return l.Engine != nil && l.Engine.Empty != nil }
+
+// Cgroups are the cgroups that an engine named for the lease, the first one first; none: it has named none.
+func (l *Lease) Cgroups() []string {
+	if l.Cgroup == "" {
+		return nil
+	}
+	if l.Engine == nil {
+		return []string{l.Cgroup}
+	}
+	return append([]string{l.Cgroup}, l.Engine.Further...)
 }
 
 // AwaitsCgroup reports whether the lease has its place and waits for its processes.
@@ -107,13 +141,63 @@ func (t *Table) NameCgroup(id, cgroup string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	e := t.leases[id]
-	if e == nil || e.busy || !e.AwaitsCgroup() || e.Cgroup != "" && e.Cgroup != cgroup {
+	if e == nil || e.busy || !e.AwaitsCgroup() {
 		return false
 	}
-	if e.Cgroup != cgroup {
+	switch {
+	case slices.Contains(e.Cgroups(), cgroup):
+		return true
+	case e.Cgroup == "":
 		e.Cgroup = cgroup
-		t.changedLocked(&e.Lease)
+	case e.Kept():
+		e.changeEngine(func(n *Engine) { n.Further = append(n.Further, cgroup) })
+	default:
+		return false
 	}
+	t.changedLocked(&e.Lease)
+	return true
+}
+
+// WithCgroups is a kept lease with other cgroups: one or more.
+func (l *Lease) WithCgroups(cgroups []string) Lease {
+	n := l.clone()
+	n.Cgroup = cgroups[0]
+	n.changeEngine(func(e *Engine) { e.Further = slices.Clone(cgroups[1:]) })
+	return n
+}
+
+// changeEngine changes a copy: copies of the lease have the value of before.
+func (l *Lease) changeEngine(f func(n *Engine)) {
+	n := *l.Engine
+	n.Further = slices.Clone(n.Further)
+	f(&n)
+	l.Engine = &n
+}
+
+// SetCgroups replaces the cgroups of a kept lease that runs. It is false if there is no such lease, or it is being started or ended.
+func (t *Table) SetCgroups(id string, cgroups []string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil || e.busy || e.State != Running || !e.Kept() || len(cgroups) == 0 {
+		return false
+	}
+	e.Lease = e.WithCgroups(cgroups)
+	t.changedLocked(&e.Lease)
+	return true
+}
+
+// SetEmpty records since when a kept lease that runs has no process; nil: it has some. changed is false if that is known, and of other
+// leases.
+func (t *Table) SetEmpty(id string, since *time.Time) (changed bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil || e.State != Running || !e.Kept() || (e.Engine.Empty == nil) == (since == nil) {
+		return false
+	}
+	e.changeEngine(func(n *Engine) { n.Empty = since })
+	t.changedLocked(&e.Lease)
 	return true
 }
 

@@ -159,6 +159,9 @@ func (l *Lease) Wire() api.Lease {
 		Reason:     l.Reason,
 		Engine:     l.engineWire(),
 	}
+	if l.Waits() {
+		w.PID = 0 // It was of the processes before.
+	}
 	w.InstanceGeneration = l.Place.Generation
 	for _, id := range l.Place.GPUs {
 		w.GPUs = append(w.GPUs, string(id))

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
@@ -81,7 +82,10 @@ func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
 	if !ok || !l.AwaitsCgroup() {
 		return false
 	}
-	left := l.Engine.BindBy.Sub(en.Now())
+	left := time.Duration(api.MostBindTimeout) // A lease that is kept waits again then.
+	if !l.Kept() {
+		left = l.Engine.BindBy.Sub(en.Now())
+	}
 	if left <= 0 {
 		// It may have come while no daemon ran.
 		if l.Cgroup != "" && en.bind(ctx, &l) {
@@ -106,7 +110,7 @@ func (en *Engines) populated(ctx context.Context, l *lease.Lease, limit time.Dur
 	defer cancel()
 	h, err := en.Hierarchy()
 	if err == nil && l.Cgroup != "" {
-		err = h.WaitPopulated(ctx, l.Cgroup)
+		err = h.WaitAnyPopulated(ctx, l.Cgroups())
 		if err == nil {
 			return true
 		}
@@ -131,7 +135,7 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	if !ok || !now.AwaitsCgroup() {
 		return true // A request was faster.
 	}
-	_, p, err := en.Leases.EngineCgroup(now.Cgroup, now.UID, now.AttachedBy)
+	p, err := en.firstProcess(&now)
 	if err == nil && p == nil {
 		return false
 	}
@@ -144,6 +148,16 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
 	en.drop(ctx, &now, "its cgroup could not be bound: "+reasonOf(err))
 	return true
+}
+
+// firstProcess is a process of a lease that waits for one; nil: its cgroups have none.
+func (en *Engines) firstProcess(l *lease.Lease) (*cgroup.Process, error) {
+	for _, cg := range l.Cgroups() {
+		if _, p, err := en.Cgroups.EngineCgroup(cg, l.UID, l.AttachedBy); p != nil || err != nil {
+			return p, err
+		}
+	}
+	return nil, nil
 }
 
 // reasonOf is the text of an error for the reason of an end.

@@ -18,6 +18,7 @@ import (
 // fakeLives has one cgroup, with a process or without.
 type fakeLives struct {
 	lives
+	cgroups
 	p *cgroup.Process
 }
 
@@ -42,10 +43,11 @@ func newEngines(t *testing.T, p *cgroup.Process) (*Engines, lease.Lease) {
 			slog.New(slog.DiscardHandler),
 			clock,
 		),
-		Table:  table,
-		Leases: &fakeLives{p: p},
-		Wake:   func() {},
-		Tasks:  &loop.Group{},
+		Table:   table,
+		Leases:  &fakeLives{p: p},
+		Cgroups: &fakeLives{p: p},
+		Wake:    func() {},
+		Tasks:   &loop.Group{},
 	}
 	k, err := table.Submit(lease.Request{
 		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "slurm:1", BindBy: now.Add(-time.Second)},

@@ -22,6 +22,7 @@ type Engines struct {
 	Identities *server.Identities
 	Policy     *devicepolicy.Policy
 	Leases     lives
+	Cgroups    cgroups
 	Tasks      *loop.Group
 	Wake       func() // of the converge loop
 	// Hierarchy finds the cgroup hierarchy.
@@ -31,13 +32,19 @@ type Engines struct {
 	waiters waiters
 }
 
-// lives has the life of leases with processes.
-type lives interface {
+// cgroups has what is done with the cgroups of leases.
+type cgroups interface {
 	// EngineCgroup checks a cgroup that an engine names: it belongs to root or to one of the uids. Without a process there it returns
 	// none: the cgroup may come.
 	EngineCgroup(name string, uids ...int) (cg string, p *cgroup.Process, err error)
+	// SetCgroups gives a kept lease that runs other cgroups.
+	SetCgroups(ctx context.Context, l *lease.Lease, cgroups []string) error
 	// CleanCgroup is the path of a cgroup as the leases have it.
 	CleanCgroup(name string) (string, error)
+}
+
+// lives has the life of leases with processes.
+type lives interface {
 	// WatchLease ends the lease when its last process has exited.
 	WatchLease(id string)
 	// ReleaseAttached ends a lease. Its processes continue.

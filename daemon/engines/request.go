@@ -39,6 +39,8 @@ func check(q *api.EngineRequest) error {
 		return invalid(q.Key, "its max_time is 0", "leave it out: then the lease has the time of its grant")
 	case q.BindTimeout != nil && (*q.BindTimeout <= 0 || *q.BindTimeout > api.MostBindTimeout):
 		return invalid(q.Key, fmt.Sprintf("its bind_timeout is not between 0 and %s", api.MostBindTimeout), "")
+	case q.BindTimeout != nil && q.Keep:
+		return invalid(q.Key, "it has both keep and bind_timeout", "a lease with keep waits for its processes until it is released")
 	}
 	return nil
 }
@@ -53,6 +55,7 @@ func (en *Engines) termsOf(q *api.EngineRequest) lease.EngineTerms {
 		Account:  q.Account,
 		Instance: q.Instance,
 		MaxTime:  q.MaxTime,
+		Kept:     q.Keep,
 	}
 	if q.GPUMemory != nil {
 		t.Own.Memory = uint64(*q.GPUMemory)
@@ -90,9 +93,13 @@ func (en *Engines) request(ctx context.Context, c *server.Call, q *api.EngineReq
 	if err != nil {
 		return lease.Request{}, err
 	}
-	limit := api.DefaultBindTimeout
-	if q.BindTimeout != nil {
-		limit = *q.BindTimeout
+	engine := &lease.Engine{Key: q.Key, Account: q.Account, Terms: *terms, Kept: q.Keep}
+	if !q.Keep {
+		limit := api.DefaultBindTimeout
+		if q.BindTimeout != nil {
+			limit = *q.BindTimeout
+		}
+		engine.BindBy = en.Now().Add(time.Duration(limit))
 	}
 	return lease.Request{
 		Tenant:     q.Tenant,
@@ -106,16 +113,11 @@ func (en *Engines) request(ctx context.Context, c *server.Call, q *api.EngineReq
 		Command:    lease.ShortCommand([]string{cmp.Or(q.Name, q.Key)}, lease.MaxKept),
 		Origin:     lease.OriginAttached,
 		AttachedBy: c.Caller.UID,
-		Engine: &lease.Engine{
-			Key:     q.Key,
-			Account: q.Account,
-			Terms:   *terms,
-			BindBy:  en.Now().Add(time.Duration(limit)),
-		},
-		GPUs:     terms.GPUs,
-		Instance: q.Instance,
-		Own:      terms.Own,
-		MaxTime:  q.MaxTime,
+		Engine:     engine,
+		GPUs:       terms.GPUs,
+		Instance:   q.Instance,
+		Own:        terms.Own,
+		MaxTime:    q.MaxTime,
 	}, nil
 }
 
@@ -145,6 +147,12 @@ func difference(first, second *lease.EngineTerms) string {
 		}
 		return d.String()
 	}
+	keep := func(was, is bool) string {
+		if !is || was {
+			return ""
+		}
+		return "it is to be kept until it is released, and the lease was requested without"
+	}
 	gpus := ""
 	if len(second.GPUs) > 0 && !sameGPUs(first, second) {
 		gpus = fmt.Sprintf("its GPUs are %v, and the lease was requested with %v", second.GPUs, first.GPUs)
@@ -160,6 +168,7 @@ func difference(first, second *lease.EngineTerms) string {
 		text("gpu_memory", bytes(first.Own.Memory), bytes(second.Own.Memory)),
 		text("share", share(first.Own.Share), share(second.Own.Share)),
 		text("max_time", limit(first.MaxTime), limit(second.MaxTime)),
+		keep(first.Kept, second.Kept),
 	)
 }
 

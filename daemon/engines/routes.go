@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,14 +37,18 @@ func (en *Engines) PostLease(c *server.Call) error {
 	cg := ""
 	terms := en.termsOf(q)
 	l, again := en.Table.Keyed(q.Key)
-	if q.Cgroup != "" && (!again || l.AwaitsCgroup()) {
+	if q.Cgroup != "" && again && l.Kept() && !l.AwaitsCgroup() {
+		if cg, err = en.furtherCgroup(&l, q.Cgroup, c.Caller.UID); err != nil {
+			return err
+		}
+	} else if q.Cgroup != "" && (!again || l.AwaitsCgroup()) {
 		uid := l.UID
 		if !again {
 			if uid, _, err = en.userOf(c.Ctx(), c, q); err != nil {
 				return err
 			}
 		}
-		if cg, p, err = en.Leases.EngineCgroup(q.Cgroup, uid, c.Caller.UID); err != nil {
+		if cg, p, err = en.Cgroups.EngineCgroup(q.Cgroup, uid, c.Caller.UID); err != nil {
 			return err
 		}
 	}
@@ -104,8 +109,8 @@ func withoutWait(err error, r *lease.Request) error {
 // sameAs refuses a second request that names other than the first.
 func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.EngineTerms) error {
 	why := difference(&l.Engine.Terms, terms)
-	if why == "" && q.Cgroup != "" && l.Cgroup != "" {
-		cg, err := en.Leases.CleanCgroup(q.Cgroup)
+	if why == "" && q.Cgroup != "" && l.Cgroup != "" && !l.Kept() {
+		cg, err := en.Cgroups.CleanCgroup(q.Cgroup)
 		if err != nil {
 			return err
 		}
@@ -126,6 +131,12 @@ func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.Eng
 // answer binds the lease if it can be bound, and answers with it.
 func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Process) error {
 	var result lease.IsolationResult
+	var err error
+	if cg != "" && l.Kept() && !slices.Contains(l.Cgroups(), cg) {
+		if l, err = en.addCgroup(c.Ctx(), &l, cg); err != nil {
+			return err
+		}
+	}
 	if l.AwaitsCgroup() {
 		if cg != "" && !en.Table.NameCgroup(l.ID, cg) {
 			return &api.Error{
@@ -134,7 +145,6 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Pr
 				Hint:    "'gpushare lease show --key " + l.Engine.Key + "' shows it",
 			}
 		}
-		var err error
 		if cg != "" && p != nil {
 			l, result, err = en.start(c.Ctx(), l.ID, *p)
 		} else {
@@ -148,7 +158,6 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Pr
 		}
 	}
 	grant := api.LeaseGrant{Warnings: result.Warnings}
-	var err error
 	if grant.Environment, grant.Unset, err = en.Policy.Environment(c.Ctx(), &l); err != nil {
 		return err
 	}

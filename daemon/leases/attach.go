@@ -344,13 +344,15 @@ func (ls *Leases) checkUnattributed(l *lease.Lease, p lease.Process) error {
 	if err != nil {
 		return err
 	}
-	ps, err := h.Processes(l.Cgroup)
-	if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
-		return err
-	}
-	for _, m := range ps {
-		if leaseID, ok := ls.Attribution.LeaseOf(m.PID); ok && leaseID != l.ID {
-			return ls.alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", l.Cgroup, m.PID), leaseID, sees)
+	for _, cg := range l.Cgroups() {
+		ps, err := h.Processes(cg)
+		if err != nil && !errors.Is(err, cgroup.ErrNotFound) {
+			return err
+		}
+		for _, m := range ps {
+			if leaseID, ok := ls.Attribution.LeaseOf(m.PID); ok && leaseID != l.ID {
+				return ls.alreadyLeased(fmt.Sprintf("cgroup %s: pid %d", cg, m.PID), leaseID, sees)
+			}
 		}
 	}
 	return nil

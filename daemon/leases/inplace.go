@@ -3,6 +3,7 @@ package leases
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -28,7 +29,12 @@ func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Pr
 	if err != nil {
 		return lease.IsolationResult{}, err
 	}
-	if err := ls.Memory.Begin(ctx, l, state.Path); err != nil {
+	if l.Kept() {
+		err = ls.limitCgroups(ctx, l)
+	} else {
+		err = ls.Memory.Begin(ctx, l, state.Path)
+	}
+	if err != nil {
 		return lease.IsolationResult{}, err
 	}
 	// The login filter allows the user to open the GPU from now on. If it cannot be changed a condition reports that
@@ -89,6 +95,11 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 		w.NotEnforced = append(w.NotEnforced, missingLimits(info)...)
 	} else {
 		w.NotEnforced = append(w.NotEnforced, "cpu, memory, tasks and io limits: those of its own cgroup apply, not the tenant's")
+	}
+	if n := len(l.Cgroups()); n > 1 && l.Memory() > 0 {
+		w.NotEnforced = append(w.NotEnforced, fmt.Sprintf(
+			"GPU memory of its %d cgroups together by the driver, which limits each alone: their sum is measured, and acted on", n,
+		))
 	}
 	switch l.Terms.Kind() {
 	case api.ModeTimeslice:

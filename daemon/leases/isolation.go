@@ -13,10 +13,14 @@ import (
 
 // scopeOf is the scope of a lease.
 func scopeOf(l *lease.Lease, p cgroup.Process, rules []cgroup.DeviceRule) cgroup.Scope {
-	return cgroup.Scope{
+	s := cgroup.Scope{
 		ID: l.ID, Slice: state.SliceOf(l), Process: p,
 		Description: "gpushare lease " + l.ID, Closed: true, Devices: rules, StopTimeout: stop.StopGrace, Cgroup: l.Cgroup,
 	}
+	if l.Kept() {
+		s.Kept, s.Further = true, l.Engine.Further
+	}
+	return s
 }
 
 // isolationStatus returns the restrictions that are active and those that are missing.

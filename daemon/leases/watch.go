@@ -49,6 +49,9 @@ func (ls *Leases) watchUntilEmpty(ctx context.Context, id string) {
 	if !ok {
 		return
 	}
+	if l.Kept() {
+		ls.followKept(ctx, id) // It ends when the lease does.
+	}
 	err := ls.Attribution.PortOf(&l).WaitEmpty(ctx, id)
 	killed := errors.Is(err, cgroup.ErrOutOfMemory)
 	if err != nil && !killed && !errors.Is(err, cgroup.ErrNotFound) {

@@ -151,6 +151,11 @@ func (m *Limits) desired(want *state.Desired, node *observe.Node, g *observe.GPU
 	for i := range live {
 		if limit := limitOn(&live[i], id); limit > 0 && live[i].Isolation.Cgroup != "" {
 			out = append(out, leaseItem(&live[i], live[i].Isolation.Cgroup, limit))
+			for _, cg := range live[i].Cgroups() {
+				if cg != live[i].Isolation.Cgroup {
+					out = append(out, leaseItem(&live[i], cg, limit))
+				}
+			}
 		}
 	}
 	return out
@@ -249,8 +254,8 @@ func (m *Limits) updateConditions(want *state.Desired, items map[gpu.UUID][]item
 	live := m.Table.Live()
 	for i := range live {
 		l := &live[i]
-		if !l.Terms.RequiresHardMemory() {
-			continue
+		if !l.Terms.RequiresHardMemory() || l.Waits() {
+			continue // Without a process nothing is to be limited.
 		}
 		if c := m.Choice(l); !c.Hard {
 			out[l.ID] = api.Condition{

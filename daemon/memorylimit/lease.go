@@ -109,7 +109,16 @@ func (m *Limits) sliceOf(l *lease.Lease) string {
 
 // End removes the limits of a lease's cgroup, which may continue to exist. What fails is tried again by Converge.
 func (m *Limits) End(ctx context.Context, l *lease.Lease) {
-	cg := l.Isolation.Cgroup
+	m.end(ctx, l, l.Isolation.Cgroup)
+	for _, cg := range l.Cgroups() {
+		if cg != l.Isolation.Cgroup {
+			m.end(ctx, l, cg)
+		}
+	}
+}
+
+// end removes the limit of one of the cgroups of a lease.
+func (m *Limits) end(ctx context.Context, l *lease.Lease, cg string) {
 	if m.Hierarchy == nil || cg == "" || !m.Hierarchy.Exists(cg) {
 		return
 	}
@@ -142,6 +151,10 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	}
 	if l.Place.Instance != nil {
 		in.Driver.Reason = inInstance
+		return quota.ChooseMemoryBackend(in)
+	}
+	if n := len(l.Cgroups()); n > 1 {
+		in.Driver.Reason = fmt.Sprintf("it has %d cgroups, and the driver limits each alone", n)
 		return quota.ChooseMemoryBackend(in)
 	}
 	id := l.Place.GPUs[0]

@@ -4,6 +4,7 @@ import (
 	"encoding"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ type engineFlags struct {
 	memory                       *api.Bytes
 	share                        *api.Percent
 	bind                         *api.Duration
+	keep                         bool
 }
 
 func (e *engineFlags) add(c *cobra.Command) {
@@ -36,6 +38,7 @@ func (e *engineFlags) add(c *cobra.Command) {
 		duration{&e.bind}, "bind-timeout",
 		"with --key: end the lease if its cgroup has no process by then (default "+api.DefaultBindTimeout.String()+")",
 	)
+	f.BoolVar(&e.keep, "keep", false, "with --key: keep the lease until it is released, also without processes and without its cgroup")
 }
 
 // optional is a flag whose value is nil until it is given.
@@ -64,10 +67,10 @@ func (o optional[T]) Set(text string) error {
 
 // check refuses what is only for keyed leases, and what they do not have.
 func (e *engineFlags) check(r *api.AttachRequest) error {
-	switch only := e.user != "" || e.account != "" || e.instance != "" || e.memory != nil || e.share != nil || e.bind != nil; {
+	switch only := e.user != "" || e.account != "" || e.instance != "" || e.memory != nil || e.share != nil || e.bind != nil || e.keep; {
 	case e.key == "" && only:
 		return usageError{
-			err:  errors.New("--user, --account, --instance, --gpu-memory, --share and --bind-timeout are of keyed leases"),
+			err:  errors.New("--user, --account, --instance, --gpu-memory, --share, --bind-timeout and --keep are of keyed leases"),
 			hint: "add --key ENGINE:NAME",
 		}
 	case e.key == "":
@@ -98,6 +101,7 @@ func (a *app) attachEngine(cmd *cobra.Command, e *engineFlags, r *api.AttachRequ
 		Share:       e.share,
 		Cgroup:      r.Cgroup,
 		BindTimeout: e.bind,
+		Keep:        e.keep,
 		Name:        r.Name,
 		MaxTime:     r.MaxTime,
 	})
@@ -129,7 +133,24 @@ func leaseEngine(l *api.Lease, line func(name, value string)) {
 	if e.Account != "" {
 		line("account", e.Account)
 	}
-	if e.BindBy != nil && l.Ended == nil {
-		line("waits", "for a process in its cgroup, until "+e.BindBy.Local().Format(time.DateTime))
+	if len(e.Cgroups) > 0 {
+		line("cgroups", strings.Join(e.Cgroups, " "))
 	}
+	switch {
+	case l.Ended != nil:
+	case e.BindBy != nil:
+		line("waits", "for a process in its cgroup, until "+e.BindBy.Local().Format(time.DateTime))
+	case e.EmptySince != nil:
+		line("waits", "for a process in its cgroup, since "+e.EmptySince.Local().Format(time.DateTime)+"; it is kept until it is released")
+	case e.Kept:
+		line("kept", "until it is released, also without processes")
+	}
+}
+
+// emptyText says of a kept lease without processes since when it has none; empty: it is none.
+func emptyText(l *api.Lease) string {
+	if l.Engine == nil || l.Engine.EmptySince == nil || l.Ended != nil {
+		return ""
+	}
+	return "no process since " + l.Engine.EmptySince.Local().Format(time.DateTime) + ", kept until it is released"
 }

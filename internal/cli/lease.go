@@ -395,6 +395,9 @@ func (a *app) leases(leases []api.Lease) {
 
 // waitText is why a lease waits, and until when at the latest, if that is known.
 func waitText(l *api.Lease) string {
+	if text := emptyText(l); text != "" {
+		return text
+	}
 	if l.ExpectedStart == nil {
 		return l.Waiting + join("; no estimate: ", l.StartUnknown)
 	}
