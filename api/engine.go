@@ -65,6 +65,13 @@ const (
 // files of its own prefix that it does not know, and none of these.
 const ClaimFilePrefix = "gpushare.dev-claim_"
 
+// RoleHeader is the header of a request whose caller wants less than its roles: RoleEngine. An administrator may have it, who then may
+// do what an engine may and no more.
+const (
+	RoleHeader = "Gpushare-Role"
+	RoleEngine = "engine"
+)
+
 // LeaseEngine is what an engine said of a lease.
 type LeaseEngine struct {
 	Key     string `json:"key"`
@@ -76,7 +83,9 @@ type LeaseEngine struct {
 	Kept   bool       `json:"kept,omitempty"` // it ends when it is released, and not with its processes
 	// EmptySince is since when a lease that is Kept waits for processes: since its start before the first one. Absent: it has some.
 	EmptySince *time.Time `json:"empty_since,omitempty"`
-	Cgroups    []string   `json:"cgroups,omitempty"` // if there are several: of the pods of a claim
+	Cgroups    []string   `json:"cgroups,omitempty"` // of a lease that is Kept: those of the pods of a claim
+	// EndedAt is when the processes of a lease that is Kept were ended last, for the Reason of the lease, which is kept.
+	EndedAt *time.Time `json:"ended_at,omitempty"`
 }
 
 // EngineKeyProblem returns what is wrong with the key of a keyed lease; empty: nothing. The engine is its first word, so that two

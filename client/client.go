@@ -32,6 +32,8 @@ type Client struct {
 	// Patience is how long Lease waits for a daemon that went away during the request, if the request has no wait of its
 	// own; 15 s if zero.
 	Patience time.Duration
+	// Role is the one role that requests ask for: api.RoleEngine; empty: each that the caller has.
+	Role string
 
 	once sync.Once
 	http *http.Client
@@ -113,6 +115,9 @@ func (c *Client) send(ctx context.Context, method, path string, query url.Values
 	}
 	for k, v := range header {
 		req.Header[k] = v
+	}
+	if c.Role != "" {
+		req.Header.Set(api.RoleHeader, c.Role)
 	}
 	res, err := c.client().Do(req)
 	if err != nil {

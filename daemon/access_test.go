@@ -37,7 +37,7 @@ func mayUse() map[string][]string {
 	all := []string{"admin", "observer", "member", "engine", "none"}
 	withRole := []string{"admin", "observer", "member", "engine"}
 	engines := []string{"admin", "engine"}
-	adminsAndObservers := []string{"admin", "observer"}
+	adminsAndObservers := []string{"admin", "observer", "engine"} // An engine reads as an observer does.
 	members := []string{"admin", "member"}
 	admins := []string{"admin"}
 	return map[string][]string{

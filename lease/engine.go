@@ -21,6 +21,8 @@ type Engine struct {
 	Further []string `json:"further,omitempty"`
 	// Empty is since when a kept lease that had processes has none; nil: it has some, or had none yet.
 	Empty *time.Time `json:"empty,omitempty"`
+	// EndedAt is when processes of a kept lease were ended last; the lease goes on, and has the reason.
+	EndedAt *time.Time `json:"ended_at,omitempty"`
 }
 
 // EngineTerms are what the first request with a key named. What a second one names must be the same. What is empty was not named.
@@ -52,8 +54,8 @@ func (l *Lease) engineWire() *api.LeaseEngine {
 	default:
 		w.BindBy = &e.BindBy
 	}
-	if len(e.Further) > 0 {
-		w.Cgroups = l.Cgroups()
+	if e.Kept {
+		w.Cgroups, w.EndedAt = l.Cgroups(), e.EndedAt
 	}
 	return w
 }
@@ -241,13 +243,19 @@ func (c *Chosen) allowsAt(at gpu.Placement) bool {
 // creates reports whether an instance may be created; nil: nothing was chosen, so it may.
 func (c *Chosen) creates() bool { return c == nil || c.onDemand }
 
-// SetReason records why processes of the job of an engine were ended: the job may go on without them, and what the engine reads of it
-// says so. An unknown lease is ignored.
+// SetReason records why processes of the job of an engine are ended: the job may go on without them, and what the engine reads of it
+// says so. A lease that is kept has the last reason, and when that was. An unknown lease is ignored.
 func (t *Table) SetReason(id, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if e := t.leases[id]; e != nil && e.Engine != nil && e.Reason == "" {
-		e.Reason = reason
-		t.changedLocked(&e.Lease)
+	e := t.leases[id]
+	if e == nil || e.Engine == nil || e.Reason != "" && !e.Kept() || e.State != Running {
+		return
 	}
+	e.Reason = reason
+	if e.Kept() {
+		now := t.cfg.Now()
+		e.changeEngine(func(n *Engine) { n.EndedAt = &now })
+	}
+	t.changedLocked(&e.Lease)
 }

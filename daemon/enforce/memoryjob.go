@@ -17,6 +17,7 @@ func (en *Enforcer) terminateJob(ctx context.Context, s *sampler, a quota.Memory
 		return nil, err
 	}
 	attempt := &stopAttempt{lease: l.ID, processes: job, escalation: &stop.Escalation{Target: job, Notify: func(context.Context) {
+		en.Table.SetReason(l.ID, a.String()) // Before its processes end: then the engine reads it.
 		en.Table.Notice(
 			l.ID,
 			lease.Notice{Kind: "memory.victim", Text: fmt.Sprintf("pids %v get SIGTERM: they are those of the job on the GPU", pids)},
@@ -26,6 +27,5 @@ func (en *Enforcer) terminateJob(ctx context.Context, s *sampler, a quota.Memory
 		job.Close()
 		return nil, err
 	}
-	en.Table.SetReason(l.ID, a.String())
 	return attempt, nil
 }

@@ -11,7 +11,7 @@ import (
 )
 
 const (
-	// keptInterval is how often the cgroups of a kept lease are looked at without an event.
+	// keptInterval is how often the cgroups of a kept lease are read without an event.
 	keptInterval = 5 * time.Second
 	// keptRetry is the pause where a change of them could not be recorded, as while the lease is being stopped.
 	keptRetry = time.Second

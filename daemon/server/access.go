@@ -81,8 +81,8 @@ func (a Access) allows(c *Caller) bool {
 		return c.Admin || c.Observer || c.Engine || len(c.Tenants) > 0
 	case Member:
 		return c.Admin || len(c.Tenants) > 0
-	case AdminOrObserver:
-		return c.Admin || c.Observer
+	case AdminOrObserver: // An engine reads as an observer does.
+		return c.Admin || c.Observer || c.Engine
 	case Admin:
 		return c.Admin
 	case MemberOrOwner:

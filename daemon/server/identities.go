@@ -139,6 +139,9 @@ func (ids *Identities) Caller(p *Peer) *Caller {
 	}
 	c.Engine = len(c.Tenants) == 0 && ids.asMember(p, &now.Engine).state != names.Absent
 	c.without = ids.without(p, now)
+	if p.AsEngine {
+		c.Admin, c.Observer, c.Tenants, c.Engine = false, false, nil, c.Engine || c.Admin
+	}
 	return c
 }
 

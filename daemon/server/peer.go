@@ -22,6 +22,8 @@ type Peer struct {
 	Groups  []int             // supplementary
 	Process cgroup.Process    // start time 0: the process has exited, or its pid was reused
 	Login   procfs.AuditLogin // who logged in
+	// AsEngine: a request asks for the role engine, and for no other that its caller has. An administrator may have it.
+	AsEngine bool
 }
 
 // PeerKey is the key of a connection's peer in the contexts of its requests.

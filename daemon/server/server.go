@@ -126,6 +126,10 @@ func (s *Server) Serve(w http.ResponseWriter, q *http.Request, r *Route) {
 	if s.Identities.Names.HasPending() {
 		s.Identities.WakeNames()
 	}
+	if e := s.reduce(c); e != nil {
+		s.refuseOutside(w, q, http.StatusBadRequest, e)
+		return
+	}
 	refused := s.answer(c, r)
 	if c.route != nil {
 		r = c.route // of a request that the front refused

@@ -133,7 +133,7 @@ func leaseEngine(l *api.Lease, line func(name, value string)) {
 	if e.Account != "" {
 		line("account", e.Account)
 	}
-	if len(e.Cgroups) > 0 {
+	if len(e.Cgroups) > 1 {
 		line("cgroups", strings.Join(e.Cgroups, " "))
 	}
 	switch {
