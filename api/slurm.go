@@ -25,3 +25,21 @@ type SlurmDifference struct {
 	Message string `json:"message"`
 	Remedy  string `json:"remedy,omitempty"`
 }
+
+// SlurmInstall is what 'slurm install --json' and 'slurm uninstall --json' did, or would do.
+type SlurmInstall struct {
+	SchemaVersion int         `json:"schema_version"` // 1
+	Directory     string      `json:"directory"`
+	DryRun        bool        `json:"dry_run,omitempty"` // nothing was changed
+	Files         []SlurmFile `json:"files"`
+	SlurmConf     []string    `json:"slurm_conf"` // the lines that the site sets, or removes
+}
+
+// SlurmFile is one file of Slurm's that gpushare writes.
+type SlurmFile struct {
+	Path    string `json:"path"`
+	Setting string `json:"setting"` // of slurm.conf
+	// Done is what was done: written | replaced | unchanged | removed | kept (it is not of gpushare) | absent.
+	Done    string `json:"done"`
+	Version string `json:"version,omitempty"` // of gpushare that had written it; absent: it did not
+}

@@ -29,5 +29,6 @@ lease() { timeout -s KILL "$limit" gpushare lease "$@" 2>/dev/null || timeout -s
 
 why=$(lease show --key "$key" | sed -n 's/^reason  *//p')
 lease release --missing-ok --key "$key" >/dev/null || say "the lease of $key was not released"
+rm -f "${GPUSHARE_SLURM_NOTES:-/run/gpushare-slurm}/job_$SLURM_JOB_ID" # what the Prolog left for the tasks
 case $why in '' | 'its last process ended' | 'released by '*) ;; *) report "$why" ;; esac
 exit 0

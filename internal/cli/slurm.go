@@ -19,7 +19,15 @@ import (
 
 func (a *app) slurmCommand() *cobra.Command {
 	return group(
-		"slurm", "What Slurm must know of the GPUs of this node, and what it knows", a.slurmGresCommand(), a.slurmCheckCommand(),
+		"slurm",
+		"What Slurm must know of the GPUs of this node, and what it runs for its jobs",
+		a.slurmGresCommand(),
+		a.slurmCheckCommand(),
+		a.slurmInstallCommand(),
+		a.slurmUninstallCommand(),
+		a.slurmPrologCommand(),
+		a.slurmTaskPrologCommand(),
+		a.slurmHealthCommand(),
 	)
 }
 
@@ -151,12 +159,17 @@ var installedSlurm = []string{"/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/
 
 // slurmProgram runs one of Slurm's programs.
 func (a *app) slurmProgram(ctx context.Context, name string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, slurmTimeout)
+	return a.slurmProgramWithin(ctx, slurmTimeout, name, args...)
+}
+
+// slurmProgramWithin is slurmProgram with a limit of its own.
+func (a *app) slurmProgramWithin(ctx context.Context, limit time.Duration, name string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	dirs := filepath.SplitList(a.getenv("PATH"))
 	out, err := external.Output(ctx, slurmOutput, append(dirs, installedSlurm...), name, args...)
 	if errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("%s did not answer within %s", name, slurmTimeout)
+		err = fmt.Errorf("%s did not answer within %s", name, limit)
 	}
 	return out, err
 }

@@ -63,6 +63,12 @@ func unified(t *testing.T) string {
 
 func newSite(t *testing.T, late bool) *site {
 	t.Helper()
+	return siteOf(t, late, nodeFile, spec)
+}
+
+// siteOf is a site with a node and a spec of its own.
+func siteOf(t *testing.T, late bool, nodeFile, spec string) *site {
+	t.Helper()
 	root := os.Getenv("SLURM_ROOT")
 	if root == "" {
 		root = "/"
@@ -113,7 +119,7 @@ func newSite(t *testing.T, late bool) *site {
 			}
 		}
 	})
-	if r := s.node.CLIIn(ctx, spec, "apply", "-f", "-"); r.Code != 0 {
+	if r := s.node.CLIIn(ctx, spec, "apply", "-f", "-", "--allow-reset"); r.Code != 0 {
 		t.Fatalf("apply exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 	s.configure(ctx)
@@ -164,7 +170,7 @@ func (s *site) configure(ctx context.Context) {
 	}
 	s.write("cgroup.conf", "CgroupPlugin="+plugin+"\n")
 	environment := fmt.Sprintf(
-		"export PATH=%[1]s:%[2]s:$PATH GPUSHARE_SOCKET=%[3]s SLURM_CONF=%[1]s/slurm.conf\n",
+		"export PATH=%[1]s:%[2]s:$PATH GPUSHARE_SOCKET=%[3]s GPUSHARE_SLURM_NOTES=%[1]s/notes SLURM_CONF=%[1]s/slurm.conf\n",
 		s.dir,
 		s.node.Bin,
 		s.node.Socket(),
@@ -191,7 +197,11 @@ done
 exit 0
 `)
 	// A step that is late does not bring back the cgroup of a run that has ended: the batch step alone creates it, in batch.
-	s.write("taskprolog", "#!/bin/sh\nprocs="+s.scope+"/job_$SLURM_JOB_ID/cgroup.procs\n[ ! -e $procs ] || echo $PPID >$procs\n")
+	s.write(
+		"taskprolog",
+		"#!/bin/sh\n"+environment+"procs="+s.scope+"/job_$SLURM_JOB_ID/cgroup.procs\n[ ! -e $procs ] || echo $PPID >$procs\n"+
+			"exec "+s.example("taskprolog.sh")+"\n",
+	)
 	for _, d := range []string{"ctld", "slurmd"} {
 		if err := os.Mkdir(filepath.Join(s.dir, d), 0o755); err != nil {
 			s.Fatal(err)

@@ -1,0 +1,207 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/internal/slurm"
+)
+
+// Limits of the scripts of Slurm: slurmctld keeps a job waiting for its Prolog, and the node for its Epilog.
+const (
+	prologTimeout = 2 * time.Second  // for each command and each request, GPUSHARE_PROLOG_SECONDS says otherwise
+	mostProlog    = 10 * time.Minute // what it may say
+	prologWaits   = 4                // of these at most, together
+	slurmBind     = api.Duration(time.Minute)
+)
+
+// prologLimit is for how long a script of Slurm waits for one command.
+func (a *app) prologLimit() time.Duration {
+	n, err := strconv.Atoi(a.getenv("GPUSHARE_PROLOG_SECONDS"))
+	if err != nil || n < 1 || n > int(mostProlog/time.Second) {
+		return prologTimeout
+	}
+	return time.Duration(n) * time.Second
+}
+
+func (a *app) slurmPrologCommand() *cobra.Command {
+	var t slurm.Terms
+	c := &cobra.Command{
+		Use:   "prolog [flags]",
+		Short: "Give a job of Slurm its lease, as Slurm's Prolog",
+		Args:  noArgs,
+		Long: `Prolog is what the Prolog of Slurm runs: 'gpushare slurm install' writes it. It reads the job from the
+environment that Slurm gives a Prolog, finds its GPUs by the order in which slurmd counts them ('slurmd -G'),
+and requests one keyed lease, slurm:CLUSTER:JOB:RESTART, for the cgroup of the job: as much GPU memory as it
+has shards of 1 GiB, its MIG instance, or its whole GPUs, if a grant of the tenant is of them.
+
+A job without a lease runs; why it has none is in the journal (gpushare-prolog) and in its output, if
+Slurm's TaskProlog is that of gpushare. The exit code is 0, also when Slurm or gpushared does not answer: another
+code drains the node. It is 6 if a GPU of the job is unusable. Each command is given 2 s
+(GPUSHARE_PROLOG_SECONDS), all together four times that.`,
+		Example: "  gpushare slurm prolog\n  gpushare slurm prolog --tenant slurm --grant jobs",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), prologWaits*a.prologLimit())
+			defer cancel()
+			return a.slurmProlog(ctx, t)
+		},
+	}
+	c.Flags().StringVarP(&t.Tenant, "tenant", "t", "slurm", "the tenant whose grants jobs have leases of")
+	c.Flags().StringVar(&t.Grant, "grant", "", "the grant (default: the one that fits what the job has)")
+	a.completeFlag(c, "tenant", func(s *api.Status) []string { return tenantsOf(s) })
+	a.completeFlag(c, "grant", func(s *api.Status) []string { return grantsOf(s, t.Tenant) })
+	return c
+}
+
+// slurmProlog gives the job its lease. The error is that of a GPU that is unusable.
+func (a *app) slurmProlog(ctx context.Context, t slurm.Terms) error {
+	job, err := slurm.JobOf(a.getenv)
+	if err != nil {
+		a.toJournal("gpushare-prolog", err.Error())
+		return nil
+	}
+	if job.GPUs == "" {
+		return nil
+	}
+	note, err := a.leaseOfJob(ctx, job, t)
+	unusable := new(unusableGPU)
+	switch {
+	case errors.As(err, &unusable):
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: %v", job.ID, unusable))
+		return &exitError{code: api.ExitDegraded, err: unusable}
+	case errors.Is(err, slurm.ErrNoGrant):
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d has no lease: %v", job.ID, err))
+	case err != nil:
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d has no lease: %v", job.ID, err))
+		note.Refused = err.Error()
+	}
+	if err := a.writeNote(job, note); err != nil {
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: its tasks do not read which GPUs it has: %v", job.ID, err))
+	}
+	return nil
+}
+
+// unusableGPU is a GPU of the job that no job can use.
+type unusableGPU struct{ why string }
+
+func (u *unusableGPU) Error() string { return u.why }
+
+// leaseOfJob requests the lease of a job. The note is what its tasks read, also when it has none.
+func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*slurm.Note, error) {
+	note := new(slurm.Note)
+	limit := a.prologLimit()
+	text, err := a.slurmProgramWithin(ctx, limit, "slurmd", "-N", job.Node, "-G")
+	report := slurm.ParseReport(text)
+	if !report.Comparable() { // Not every build of slurmd takes a name.
+		text, err = a.slurmProgramWithin(ctx, limit, "slurmd", "-G")
+		report = slurm.ParseReport(text)
+	}
+	if !report.Comparable() {
+		return note, fmt.Errorf("cannot read how slurmd counts the GPUs: %s", why(err, "'slurmd -G' names no GPU"))
+	}
+	status, err := a.statusWithin(ctx, limit)
+	if err != nil {
+		return note, err
+	}
+	places, err := slurm.Places(job.GPUs, &report, status)
+	if err != nil {
+		return note, err
+	}
+	note = slurm.NoteOf(places, nil)
+	for i := range places {
+		if places[i].Sick != "" {
+			return note, &unusableGPU{places[i].Sick}
+		}
+	}
+	shards := uint64(0)
+	if places[0].Shared {
+		text, err := a.slurmProgramWithin(ctx, limit, "squeue", "-h", "-j", strconv.FormatUint(job.ID, 10), "-O", slurm.RequestFields)
+		if err != nil {
+			return note, err
+		}
+		if shards, err = job.Shards(text); err != nil {
+			return note, err
+		}
+	}
+	request, err := job.Request(places, shards, t, status)
+	if err != nil {
+		return note, err
+	}
+	own, err := procfs.Cgroup(os.Getpid())
+	if err != nil {
+		return note, err
+	}
+	if request.Cgroup, err = job.Cgroup(own, cgroupExists()); err != nil {
+		return note, err
+	}
+	granted, err := a.attachJob(ctx, limit, request)
+	if err != nil {
+		return note, err
+	}
+	return slurm.NoteOf(places, granted), nil
+}
+
+// statusWithin reads the status.
+func (a *app) statusWithin(ctx context.Context, limit time.Duration) (*api.Status, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return a.client.Status(ctx)
+}
+
+// attachJob registers the lease. The answer is lost if gpushared ends meanwhile: the same key is the same lease, so a second request does
+// no harm.
+func (a *app) attachJob(ctx context.Context, limit time.Duration, q api.EngineRequest) (granted *api.LeaseGrant, err error) {
+	bind := slurmBind
+	q.BindTimeout = &bind
+	for range 2 {
+		attempt, cancel := context.WithTimeout(ctx, limit)
+		granted, err = a.client.AttachEngine(attempt, q)
+		cancel()
+		if refused, ok := errors.AsType[*api.Error](err); err == nil || ok && refused.Kind != api.KindUnavailable {
+			return granted, err
+		}
+	}
+	return nil, err
+}
+
+// cgroupExists reports whether a cgroup of version 2 is there.
+func cgroupExists() func(string) bool {
+	mount := ""
+	err := procfs.WalkMounts(os.Getpid(), func(m procfs.Mount) {
+		if m.Type == "cgroup2" && mount == "" {
+			mount = m.Point
+		}
+	})
+	return func(path string) bool {
+		if err != nil || mount == "" {
+			return false
+		}
+		info, err := os.Stat(filepath.Join(mount, path))
+		return err == nil && info.IsDir()
+	}
+}
+
+// toJournal says something in the journal, as the script of this name. Slurm shows what a Prolog prints to nobody.
+func (a *app) toJournal(name, text string) {
+	ctx, cancel := context.WithTimeout(context.Background(), a.prologLimit()) // Not the caller's: it may have ended.
+	defer cancel()
+	line := printable(strings.Join(strings.Fields(text), " "))
+	if err := a.logger(ctx, name, line); err != nil {
+		fmt.Fprintf(a.io.Err, "%s: %s\n", name, line)
+	}
+}
+
+func (a *app) logger(ctx context.Context, name, line string) error {
+	_, err := a.slurmProgramWithin(ctx, a.prologLimit(), "logger", "-t", name, "--", line)
+	return err
+}

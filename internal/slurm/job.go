@@ -1,0 +1,110 @@
+package slurm
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// Job is a job as Slurm's Prolog, Epilog and TaskProlog have it in their environment. None of its fields has text of the user but Account,
+// where Slurm does not know the accounts.
+type Job struct {
+	ID      uint64
+	Cluster string
+	Restart uint64 // how often it was requeued
+	UID     uint32
+	Account string // empty: none, or one that no lease can have
+	GPUs    string // the places of its GPUs on this node, as slurmd counts them; empty: it has none
+	Node    string // NodeName
+}
+
+// JobOf reads the job from the environment of a Prolog or an Epilog.
+func JobOf(getenv func(string) string) (*Job, error) {
+	j := &Job{Cluster: getenv("SLURM_CLUSTER_NAME"), GPUs: getenv("SLURM_JOB_GPUS"), Node: getenv("SLURMD_NODENAME")}
+	var err error
+	if j.ID, err = strconv.ParseUint(getenv("SLURM_JOB_ID"), 10, 32); err != nil || j.ID == 0 {
+		return nil, fmt.Errorf("cannot read which job it is: SLURM_JOB_ID is %q", getenv("SLURM_JOB_ID"))
+	}
+	uid, err := strconv.ParseUint(getenv("SLURM_JOB_UID"), 10, 32)
+	if err != nil {
+		return nil, fmt.Errorf("cannot read whose job %d is: SLURM_JOB_UID is %q", j.ID, getenv("SLURM_JOB_UID"))
+	}
+	j.UID = uint32(uid)
+	if n := getenv("SLURM_JOB_RESTART_COUNT"); n != "" {
+		if j.Restart, err = strconv.ParseUint(n, 10, 32); err != nil {
+			return nil, fmt.Errorf("cannot read which run of job %d it is: SLURM_JOB_RESTART_COUNT is %q", j.ID, n)
+		}
+	}
+	// Where Slurm does not know the accounts, a user may write any text for one.
+	if account := getenv("SLURM_JOB_ACCOUNT"); api.EngineAccountProblem(account) == "" {
+		j.Account = account
+	}
+	if why := api.EngineKeyProblem(j.Key()); why != "" {
+		return nil, fmt.Errorf("cannot make a key of job %d: %s: %q", j.ID, why, j.Key())
+	}
+	return j, nil
+}
+
+// Key is the key of its lease. A requeued job has another one in each run.
+func (j *Job) Key() string { return fmt.Sprintf("slurm:%s:%d:%d", j.Cluster, j.ID, j.Restart) }
+
+// Cgroup is the cgroup of the job: own is that of the Prolog. With RunInJob, from Slurm 24.05 on, the Prolog runs in it. Else it comes
+// after the Prolog, in the scope that slurmd keeps for its jobs next to its own unit: with the name of the node before it in 24.11,
+// without in 22.05. exists reports whether a cgroup is there.
+func (j *Job) Cgroup(own string, exists func(string) bool) (string, error) {
+	name := fmt.Sprintf("job_%d", j.ID)
+	if before, _, ok := strings.Cut(own+"/", "/"+name+"/"); ok {
+		return before + "/" + name, nil
+	}
+	for _, scope := range []string{j.Node + "_slurmstepd.scope", "slurmstepd.scope"} {
+		if dir := path.Join(path.Dir(own), scope); exists(dir) {
+			return dir + "/" + name, nil
+		}
+	}
+	return "", fmt.Errorf("the cgroups of jobs are not found next to %q: it is for Slurm with cgroup/v2", own)
+}
+
+// RequestFields is what squeue is given with -O: what a job requests on each node. No text of the user is in it, as the name and the
+// comment of a job are in what 'scontrol show job' prints: a name may have lines of its own there, and look like what Slurm says.
+const RequestFields = "JobId:|,tres-per-node:|,tres-per-task:|,tres-per-job:|,tres-per-socket:|"
+
+// Shards is how many shards a job requests on each node; 0: none. text is what 'squeue -h -j ID -O' printed for RequestFields.
+func (j *Job) Shards(text string) (uint64, error) {
+	for line := range strings.Lines(text) {
+		fields := strings.Split(strings.TrimRight(line, "\n"), "|")
+		if len(fields) < 5 || fields[0] != strconv.FormatUint(j.ID, 10) {
+			continue // another part of a heterogeneous job
+		}
+		if of, _, _ := shardsOf(strings.Join(fields[2:5], ",")); of {
+			return 0, errors.New("it does not request its shards by node: submit it with --gres=shard:N")
+		}
+		_, n, err := shardsOf(fields[1])
+		return n, err
+	}
+	return 0, errors.New("squeue did not say what it requests")
+}
+
+// shardsOf reads a list such as gres/gpu:h100:1,gres/shard:12 (before 23.11: gres:shard:12).
+func shardsOf(list string) (has bool, n uint64, err error) {
+	for item := range strings.SplitSeq(list, ",") {
+		words := strings.Split(strings.Replace(strings.TrimSpace(item), "gres/", "gres:", 1), ":")
+		if len(words) < 2 || words[0] != "gres" || words[1] != "shard" {
+			continue
+		}
+		count := uint64(1)
+		if last := words[len(words)-1]; len(words) > 2 {
+			if count, err = strconv.ParseUint(last, 10, 32); err != nil || count == 0 {
+				return true, 0, fmt.Errorf("its shards are not a number: %q", item)
+			}
+		}
+		if has {
+			return true, 0, fmt.Errorf("it requests shards of two types: %q", list)
+		}
+		has, n = true, count
+	}
+	return has, n, nil
+}

@@ -1,0 +1,95 @@
+package slurm
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// Script is a file that Slurm runs on a node, as 'gpushare slurm install' writes it.
+type Script struct {
+	Setting string // of slurm.conf
+	File    string // below the directory of the site
+	Pattern string // what the setting names there: the file, or all of its directory, because Slurm runs several
+}
+
+// Scripts are the scripts of a node.
+func Scripts() []Script {
+	return []Script{
+		{"Prolog", "prolog.d/gpushare", "prolog.d/*"},
+		{"Epilog", "epilog.d/gpushare", "epilog.d/*"},
+		{"TaskProlog", "gpushare-taskprolog", "gpushare-taskprolog"},
+		{"HealthCheckProgram", "gpushare-health", "gpushare-health"},
+	}
+}
+
+// Directory is where Slurm's files are, unless the site says otherwise.
+const Directory = "/etc/slurm"
+
+const (
+	markBegin = "# Written by 'gpushare slurm install' of "
+	markEnd   = "; 'gpushare slurm uninstall' removes it. A change of it is lost."
+)
+
+// Marked is a script with the mark of a version behind its first line, and the values of variables behind the mark.
+func Marked(script, version string, variables []string) string {
+	first, rest, _ := strings.Cut(script, "\n")
+	return first + "\n" + strings.Join(append([]string{markBegin + version + markEnd}, variables...), "\n") + "\n" + rest
+}
+
+// MarkOf is the version that wrote a script; ok is false if gpushare did not.
+func MarkOf(script string) (version string, ok bool) {
+	_, rest, _ := strings.Cut(script, "\n")
+	line, _, _ := strings.Cut(rest, "\n")
+	rest, begins := strings.CutPrefix(line, markBegin)
+	version, ends := strings.CutSuffix(rest, markEnd)
+	return version, begins && ends
+}
+
+// SiteLines are the lines of slurm.conf that run the scripts in a directory.
+func SiteLines(dir string) []string {
+	out := []string{"PrologFlags=Alloc,Contain,RunInJob"}
+	for _, s := range Scripts() {
+		out = append(out, s.Setting+"="+path.Join(dir, s.Pattern))
+	}
+	return append(out, "HealthCheckInterval=60")
+}
+
+// Variable is a line that sets a variable of a script. Only what is text without meaning for a shell is set.
+func Variable(name, value string) (string, error) {
+	if strings.ContainsFunc(value, func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("._-", r))
+	}) {
+		return "", fmt.Errorf("%q has other characters than letters, digits and ._-", value)
+	}
+	return name + "=" + value, nil
+}
+
+// Settings are settings of slurm.conf by name, as 'scontrol show config' prints them. A setting with several values has all of them: 24.11
+// writes Prolog[0] and Prolog[1].
+func Settings(text string) map[string][]string {
+	out := map[string][]string{}
+	for line := range strings.Lines(text) {
+		key, value, ok := strings.Cut(line, " = ")
+		key, _, _ = strings.Cut(strings.TrimSpace(key), "[")
+		if value = none(strings.TrimSpace(value)); ok && value != "" {
+			out[key] = append(out[key], value)
+		}
+	}
+	return out
+}
+
+// Runs reports whether Slurm runs the script in a directory, with these settings.
+func (s *Script) Runs(settings map[string][]string, dir string) bool {
+	for _, value := range settings[s.Setting] {
+		for word := range strings.SplitSeq(value, ",") {
+			if !path.IsAbs(word) {
+				word = path.Join(dir, word)
+			}
+			if ok, err := path.Match(word, path.Join(dir, s.File)); ok && err == nil {
+				return true
+			}
+		}
+	}
+	return false
+}
