@@ -215,6 +215,7 @@ var rules = map[string]rule{
 		own: []string{
 			"api",
 			"client",
+			"examples/slurm",
 			"gpu",
 			"internal/board",
 			"internal/chart",
@@ -362,6 +363,7 @@ var rules = map[string]rule{
 		pure: true,
 		why:  "what Slurm must know is a pure function of the status, and so is a comparison",
 	},
+	"examples/slurm":      {strict: true, why: "scripts are files: 'gpushare slurm install' writes them"},
 	"internal/hostlist":   {strict: true, pure: true, why: "hostlist is text: names are resolved by ssh"},
 	"internal/remote":     {why: "remote runs any command: what a host answers is read elsewhere"},
 	"internal/external":   {why: "external finds other schedulers of GPUs and decides nothing"},
@@ -475,7 +477,7 @@ var rules = map[string]rule{
 	"daemon/status": {
 		own: join(
 			shared, "cgroup/device", "gpu/worker", "internal/external", "internal/ledger", "internal/names",
-			"internal/kernel/procfs", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
+			"internal/kernel/procfs", "internal/slurm", "internal/text", "internal/version", "isolation", "mps", "power", "quota",
 		),
 		why: manager,
 	},

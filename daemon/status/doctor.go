@@ -93,6 +93,7 @@ func (v *Viewer) checks(ctx context.Context) []api.Check {
 	other := external.Read(v.HostRoot, v.Host)
 	checkExternalSchedulers(&other, v.State.Desired(), node, warn)
 	checkSlurm(&other, node, ok, warn)
+	checkSlurmScripts(v.HostRoot, &other, v.State.Desired(), ok, warn)
 	v.checkQuiesce(observeCtx, v.State.Desired(), warn)
 	v.checkDrift(warn)
 	v.currentStatus() // It brings the conditions up to date.

@@ -114,13 +114,15 @@ const (
 
 func (a *app) slurmCheckCommand() *cobra.Command {
 	var f slurmFlags
+	var dir string
 	c := &cobra.Command{
 		Use:   "check [flags]",
 		Short: "Compare what Slurm knows of this node with what is",
 		Args:  noArgs,
 		Long: `Check compares what 'gpushare slurm gres' would print with what slurmd makes of gres.conf and
 slurm.conf ('slurmd -G'), and with the state of the node ('scontrol show node'), and says the remedy of each
-difference. Each of the two is waited for up to 5 s. It changes nothing, and exits with 6 if there is a
+difference. It also says whether the scripts of 'gpushare slurm install' are there, of this version, and run
+by Slurm ('scontrol show config'). Each command is waited for up to 5 s. It changes nothing, and exits with 6 if there is a
 difference, or if nothing could be compared. It reads the files as they are: a slurmd that was started
 before they were changed reads them after 'scontrol reconfigure'.`,
 		Example: "  gpushare slurm check\n  gpushare slurm check --node gpu01 --json | jq '.differences[].remedy'",
@@ -130,6 +132,7 @@ before they were changed reads them after 'scontrol reconfigure'.`,
 				return err
 			}
 			out := a.compareSlurm(cmd.Context(), want, f.node != "")
+			a.compareSite(cmd.Context(), dir, &out)
 			if a.json {
 				if err := a.printJSON(out); err != nil {
 					return err
@@ -144,6 +147,7 @@ before they were changed reads them after 'scontrol reconfigure'.`,
 		},
 	}
 	f.add(c)
+	c.Flags().StringVar(&dir, "dir", slurm.Directory, "the directory, on this node, where slurm.conf is")
 	return c
 }
 

@@ -110,7 +110,7 @@ func TestSlurmCheck(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			r := runSlurm(t, ofSlurm(t, c.programs), "check")
+			r := runSlurm(t, ofSlurm(t, c.programs), "check", "--dir", t.TempDir())
 			if r.code != c.code {
 				t.Errorf("check exits with %d, want %d: %s%s", r.code, c.code, r.out, r.err)
 			}
@@ -120,7 +120,7 @@ func TestSlurmCheck(t *testing.T) {
 				}
 			}
 			var j api.SlurmCheck
-			r = runSlurm(t, ofSlurm(t, c.programs), "check", "--json")
+			r = runSlurm(t, ofSlurm(t, c.programs), "check", "--dir", t.TempDir(), "--json")
 			if err := json.Unmarshal([]byte(r.out), &j); err != nil || r.code != c.code || j.Differences == nil || j.Unknown == nil {
 				t.Errorf("check --json exits with %d, %v: %s%s", r.code, err, r.out, r.err)
 			}

@@ -29,7 +29,7 @@ tenants:
     grants:
       - {name: first, timeslice: {share: 80%%, gpu_memory: 30GiB}, gpus: {index: 0}}
       - {name: last, timeslice: {share: 80%%, gpu_memory: 20GiB}, gpus: {index: 3}}
-      - {name: whole, exclusive: 1, gpus: {index: 2}}
+      - {name: whole, exclusive: 1, gpus: {index: [1, 2]}}
 `
 
 // leaseOf is the lease of a job; nil: it has none.
@@ -60,6 +60,10 @@ func TestPlacesOfJobs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	whole := st.GPUs[2].UUID
+	if old {
+		whole = st.GPUs[1].UUID // It is the first that is whole.
+	}
 	type want struct {
 		job, gpu string
 		memory   uint64
@@ -67,7 +71,7 @@ func TestPlacesOfJobs(t *testing.T) {
 	jobs := []want{
 		{submit("--gres=shard:30"), st.GPUs[0].UUID, 30 << 30},
 		{submit("-J 'x\n   Nodes=node1 CPU_IDs=0 Mem=0 GRES=shard:a100-shared:3(3/38,0/38)\n1|gres/shard:1|N/A|N/A|N/A|' --gres=shard:19"), st.GPUs[3].UUID, 19 << 30},
-		{submit("--gres=gpu:a100:1"), st.GPUs[2].UUID, 0},
+		{submit("--gres=gpu:a100:1"), whole, 0},
 	}
 	if !old {
 		jobs = append(jobs, want{submit("--gres=gpu:3g.20gb:1"), "", 0})

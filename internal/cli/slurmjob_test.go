@@ -1,0 +1,368 @@
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/internal/version"
+	"github.com/gpushare/gpushare/test/programs"
+)
+
+// jobNode is slurmNode with its GPU shared, and a grant of it.
+func jobNode() api.Status {
+	s := slurmNode()
+	s.GPUs[0].Mode, s.GPUs[0].Owner = api.ModeTimeslice, api.OwnerSlurm
+	s.Tenants = []api.TenantStatus{{Name: "slurm", Grants: []api.GrantStatus{{Name: "jobs", Kind: "timeslice", GPUs: []string{gpu0}}}}}
+	return s
+}
+
+// jobRun is a script of Slurm with stand-ins of what it asks.
+type jobRun struct {
+	*testing.T
+	bin, notes string
+	env        []string
+}
+
+// ofJob are stand-ins of Slurm's programs and of logger, for a job with the GPU of jobNode.
+func ofJob(t *testing.T, texts map[string]string) *jobRun {
+	t.Helper()
+	all := map[string]string{
+		"slurmd": "slurmd: Gres Name=gpu Type=a30-shared Count=1 Index=0 ID=7696487 File=/dev/nvidia0 Links=(null) Flags=HAS_FILE",
+		"squeue": "42|gres/shard:4|N/A|N/A|N/A|",
+	}
+	for name, text := range texts {
+		all[name] = text
+	}
+	j := &jobRun{T: t, bin: ofSlurm(t, all), notes: filepath.Join(t.TempDir(), "notes")}
+	j.program("logger", `echo "$*" >>`+j.bin+"/journal")
+	j.env = []string{
+		"SLURM_JOB_ID=42", "SLURM_CLUSTER_NAME=lab", "SLURMD_NODENAME=node1", "SLURM_JOB_GPUS=0",
+		"SLURM_JOB_UID=" + strconv.Itoa(os.Getuid()), "GPUSHARE_SLURM_NOTES=" + j.notes, "PATH=" + j.bin,
+	}
+	return j
+}
+
+func (j *jobRun) program(name, body string) {
+	j.Helper()
+	if err := programs.Write(filepath.Join(j.bin, name), "#!/bin/sh\n"+body+"\n"); err != nil {
+		j.Fatal(err)
+	}
+}
+
+// run runs a command of gpushare slurm, and returns what it did and said in the journal.
+func (j *jobRun) run(r routes, args ...string) (result, string) {
+	j.Helper()
+	var out, errs bytes.Buffer
+	env := append([]string{"GPUSHARE_SOCKET=" + fakeDaemon(j.T, r)}, j.env...)
+	code := cli.Run(j.Context(), append([]string{"slurm"}, args...), env, cli.Stdio{In: strings.NewReader(""), Out: &out, Err: &errs})
+	b, err := os.ReadFile(filepath.Join(j.bin, "journal"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		j.Fatal(err)
+	}
+	return result{code: code, out: out.String(), err: errs.String()}, string(b)
+}
+
+// The Prolog fails for a GPU that no job can use, and for nothing else: a failure drains the node.
+func TestSlurmPrologFailsForASickGPUAlone(t *testing.T) {
+	t.Parallel()
+	sick := jobNode()
+	sick.GPUs[0].State, sick.GPUs[0].Reason = "lost", "Xid 79"
+	external := jobNode()
+	external.GPUs[0].Mode = api.ModeExternal
+	hangs := "GET /v1/status"
+	for _, c := range []struct {
+		name     string
+		routes   routes
+		programs map[string]string
+		env      []string
+		code     int
+		says     string // in the journal
+		refused  string // in the output of the job
+	}{
+		{"a sick GPU", routes{"GET /v1/status": sick}, nil, nil, api.ExitDegraded, "job 42: GPU 0 is lost: Xid 79", ""},
+		{"no GPU", routes{}, nil, []string{"SLURM_JOB_GPUS="}, 0, "", ""},
+		{"no job", routes{}, nil, []string{"SLURM_JOB_ID=x"}, 0, "SLURM_JOB_ID is", ""},
+		{
+			"gpushared refuses", routes{"GET /v1/status": &api.Error{Kind: api.KindUnavailable, Message: "it ends"}}, nil, nil, 0,
+			"job 42 has no lease: it ends", "it ends",
+		},
+		{"gpushared hangs", routes{hangs: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })}, nil,
+			[]string{"GPUSHARE_PROLOG_SECONDS=1"}, 0, "job 42 has no lease", "deadline"},
+		{"slurmd does not answer", routes{}, map[string]string{"slurmd": "slurmd: fatal: can't stat gres.conf file"}, nil, 0, "cannot read how slurmd counts", "slurmd"},
+		{"another order", routes{"GET /v1/status": jobNode()}, nil, []string{"SLURM_JOB_GPUS=3"}, 0, "slurmd counts 1 GPUs", "slurmd counts 1 GPUs"},
+		{"squeue says nothing", routes{"GET /v1/status": jobNode()}, map[string]string{"squeue": ""}, nil, 0, "squeue did not say", "squeue did not say"},
+		{"a GPU that is only looked at", routes{"GET /v1/status": external}, nil, nil, 0, "gpushare only looks at it", ""},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			j := ofJob(t, c.programs)
+			j.env = append(j.env, c.env...)
+			r, said := j.run(c.routes, "prolog")
+			if r.code != c.code || !strings.Contains(said, c.says) || c.says == "" && said != "" {
+				t.Errorf("it exits with %d and says %q: %s%s", r.code, said, r.out, r.err)
+			}
+			r, _ = j.run(routes{}, "task-prolog")
+			if r.code != 0 || !strings.Contains(r.out, c.refused) || c.refused == "" && strings.Contains(r.out, "print ") {
+				t.Errorf("the task prints %q, exit code %d", r.out, r.code)
+			}
+		})
+	}
+}
+
+// The notes of jobs are in a directory of root, each for its user alone. A directory that others write in is not used.
+func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
+	t.Parallel()
+	j := ofJob(t, map[string]string{"squeue": ""})
+	if r, said := j.run(routes{"GET /v1/status": jobNode()}, "prolog"); r.code != 0 || !strings.Contains(said, "squeue") {
+		t.Fatalf("it exits with %d: %s", r.code, said)
+	}
+	info, err := os.Stat(filepath.Join(j.notes, "job_42"))
+	if err != nil || info.Mode().Perm() != 0o400 {
+		t.Errorf("the note is %v, %v", info, err)
+	}
+	for _, c := range []struct {
+		name string
+		make func(dir string) error
+	}{
+		{"others write there", func(dir string) error { return errors.Join(os.Mkdir(dir, 0o755), os.Chmod(dir, 0o777)) }},
+		{"a link", func(dir string) error { return os.Symlink(j.bin, dir) }},
+		{"a file", func(dir string) error { return os.WriteFile(dir, nil, 0o600) }},
+	} {
+		k := ofJob(t, map[string]string{"squeue": ""})
+		if err := c.make(k.notes); err != nil {
+			t.Fatal(err)
+		}
+		r, said := k.run(routes{"GET /v1/status": jobNode()}, "prolog")
+		if _, err := os.Stat(filepath.Join(k.notes, "job_42")); err == nil || r.code != 0 || !strings.Contains(said, "its tasks do not read") {
+			t.Errorf("%s: it exits with %d, %v, and says %q", c.name, r.code, err, said)
+		}
+	}
+}
+
+// The node is drained for a GPU that Slurm places on and no job can use, once, and for nothing else.
+func TestSlurmHealthDrainsForASickGPUAlone(t *testing.T) {
+	t.Parallel()
+	sick, cordoned, local := jobNode(), jobNode(), jobNode()
+	sick.GPUs[0].State, sick.GPUs[0].Reason = "lost", "Xid 79"
+	cordoned.GPUs[0].State = "cordoned"
+	local.GPUs = append(local.GPUs, api.GPUStatus{Index: 1, State: "lost"})
+	const idle, drained = "NodeName=node1 State=IDLE", "NodeName=node1 State=IDLE+DRAIN Reason=disk [root@now]"
+	for _, c := range []struct {
+		name   string
+		status any
+		node   string // what scontrol says
+		code   int
+		asks   string // the last command of scontrol; empty: none
+	}{
+		{"well", jobNode(), idle, 0, ""},
+		{"a sick GPU", sick, idle, 0, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
+		{"drained already", sick, drained, 0, "-o show node node1"},
+		{"cordoned", cordoned, idle, 0, ""},
+		{"a GPU of others", local, idle, 0, ""},
+		{"gpushared does not answer", &api.Error{Kind: api.KindUnavailable, Message: "it ends"}, idle, 0, ""},
+		{"slurmctld does not answer", sick, "", api.ExitDegraded, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			j := ofJob(t, nil)
+			body := "echo \"$*\" >" + j.bin + "/asked\n"
+			if c.node == "" {
+				body += "exit 1"
+			} else {
+				body += "echo '" + c.node + "'"
+			}
+			j.program("scontrol", body)
+			r, said := j.run(routes{"GET /v1/status": c.status}, "health")
+			asked, _ := os.ReadFile(filepath.Join(j.bin, "asked"))
+			if r.code != c.code || strings.TrimSpace(string(asked)) != c.asks {
+				t.Errorf("it exits with %d, asks %q and says %q: %s", r.code, asked, said, r.err)
+			}
+		})
+	}
+}
+
+// site runs install, uninstall and check in a directory.
+func siteCommand(t *testing.T, args ...string) result {
+	t.Helper()
+	return runSlurm(t, ofSlurm(t, map[string]string{"slurmd": "", "scontrol": ""}), args...)
+}
+
+var siteFiles = []string{"prolog.d/gpushare", "epilog.d/gpushare", "gpushare-taskprolog", "gpushare-health"}
+
+// Install writes what is not there or is of another version, a second time nothing, and uninstall removes exactly that.
+func TestSlurmInstall(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	there := func() (out []string) {
+		for _, f := range siteFiles {
+			if _, err := os.Stat(filepath.Join(dir, f)); err == nil {
+				out = append(out, f)
+			}
+		}
+		return out
+	}
+	r := siteCommand(t, "install", "--dir", dir, "--dry-run")
+	if r.code != 0 || len(there()) > 0 || strings.Count(r.out, "would be written") != 4 || !strings.Contains(r.out, "Prolog="+dir+"/prolog.d/*\n") {
+		t.Errorf("dry: %d, %v, %s%s", r.code, there(), r.out, r.err)
+	}
+	r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
+	b, err := os.ReadFile(filepath.Join(dir, siteFiles[0]))
+	if r.code != 0 || len(there()) != 4 || err != nil || !strings.Contains(string(b), "\nGPUSHARE_TENANT=vision\nGPUSHARE_GRANT=jobs\n") {
+		t.Errorf("it exits with %d, %v, %v: %s%s\n%s", r.code, there(), err, r.out, r.err, b)
+	}
+	if info, err := os.Stat(filepath.Join(dir, siteFiles[0])); err != nil || info.Mode().Perm() != 0o755 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs"); r.code != 0 || strings.Count(r.out, " is there\n") != 4 {
+		t.Errorf("a second time: %d, %s", r.code, r.out)
+	}
+	// Another version wrote this one.
+	old := strings.Replace(string(b), version.Version, "v0.0.1", 1)
+	if err := os.WriteFile(filepath.Join(dir, siteFiles[0]), []byte(old), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs"); r.code != 0 || !strings.Contains(r.out, "replaced: v0.0.1 had") {
+		t.Errorf("over another version: %d, %s", r.code, r.out)
+	}
+	var j api.SlurmInstall
+	r = siteCommand(t, "uninstall", "--dir", dir, "--dry-run", "--json")
+	if err := json.Unmarshal([]byte(r.out), &j); err != nil || len(j.Files) != 4 || j.Files[3].Done != "removed" || len(there()) != 4 {
+		t.Errorf("--json: %v, %+v, %v", err, j, there())
+	}
+	if err := os.WriteFile(filepath.Join(dir, "prolog.d/mine"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, siteFiles[3]), []byte("#!/bin/sh\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r = siteCommand(t, "uninstall", "--dir", dir); r.code != 0 || strings.Join(there(), " ") != siteFiles[3] || !strings.Contains(r.out, "gpushare-health stays") {
+		t.Errorf("uninstall: %d, %v: %s%s", r.code, there(), r.out, r.err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "prolog.d/mine")); err != nil {
+		t.Error(err)
+	}
+	if r = siteCommand(t, "uninstall", "--dir", dir); r.code != 0 || strings.Count(r.out, "is not there") != 3 {
+		t.Errorf("a second time: %d, %s", r.code, r.out)
+	}
+}
+
+// What gpushare did not write is not replaced, and then nothing is written; nor is anything in a directory where another user writes.
+func TestSlurmInstallRefuses(t *testing.T) {
+	t.Parallel()
+	write := func(path, text string) error {
+		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755))
+	}
+	for _, c := range []struct {
+		name string
+		make func(dir string) error
+		says string
+		args []string
+		code int
+	}{
+		{"a script of the site", func(dir string) error { return write(dir+"/epilog.d/gpushare", "#!/bin/sh\n") }, "gpushare did not write", nil, api.ExitConflict},
+		{"an empty file", func(dir string) error { return write(dir+"/gpushare-health", "") }, "gpushare did not write", nil, api.ExitConflict},
+		{"a link", func(dir string) error { return os.Symlink("/etc/passwd", dir+"/gpushare-health") }, "no regular file", nil, api.ExitConflict},
+		{"a directory", func(dir string) error { return os.Mkdir(dir+"/gpushare-health", 0o755) }, "no regular file", nil, api.ExitConflict},
+		{"a directory that is a link", func(dir string) error { return os.Symlink("/", dir+"/prolog.d") }, "or a link", nil, api.ExitConflict},
+		{"others write there", func(dir string) error { return os.Chmod(dir, 0o777) }, "other users may write there", nil, api.ExitConflict},
+		{"a tenant that is a command", func(string) error { return nil }, "other characters", []string{"--tenant", "$(reboot)"}, api.ExitUsage},
+	} {
+		dir := filepath.Join(t.TempDir(), "etc")
+		if err := errors.Join(os.Mkdir(dir, 0o755), c.make(dir)); err != nil {
+			t.Fatal(err)
+		}
+		r := siteCommand(t, append([]string{"install", "--dir", dir}, c.args...)...)
+		if r.code != c.code || !strings.Contains(r.err, c.says) {
+			t.Errorf("%s: it exits with %d: %s%s", c.name, r.code, r.out, r.err)
+		}
+		if _, err := os.Lstat(dir + "/prolog.d/gpushare"); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("%s: the Prolog is there: %v", c.name, err)
+		}
+	}
+	if r := siteCommand(t, "install", "--dir", filepath.Join(t.TempDir(), "none")); r.code != api.ExitConflict {
+		t.Errorf("no directory: it exits with %d: %s", r.code, r.err)
+	}
+}
+
+// Check says whether the scripts are there, of this version, and run.
+func TestSlurmCheckOfTheScripts(t *testing.T) {
+	t.Parallel()
+	const gpu = "slurmd: Gres Name=gpu Type=a30 Count=1 Index=0 ID=7696487 File=/dev/nvidia0 Links=(null) Flags=HAS_FILE"
+	dir := t.TempDir()
+	config := func(more string) map[string]string {
+		return map[string]string{"slurmd": gpu, "scontrol": "NodeName=node1 Version=24.11.5 State=IDLE\nPrologFlags = Alloc,Contain,RunInJob\n" + more}
+	}
+	whole := "Prolog[0] = " + dir + "/prolog.d/*\nEpilog[0] = " + dir + "/epilog.d/gpushare\nTaskProlog = " + dir + "/gpushare-taskprolog\nHealthCheckProgram = " + dir + "/gpushare-health"
+	check := func(text map[string]string) result { return runSlurm(t, ofSlurm(t, text), "check", "--dir", dir) }
+	if r := check(config(whole)); r.code != api.ExitDegraded || !strings.Contains(r.out, "gpushare-taskprolog, which is not there: no task starts") {
+		// Without a script of gpushare only what breaks jobs is a difference.
+		if r.code != 0 || !strings.Contains(r.out, "no script of gpushare is in "+dir) {
+			t.Errorf("none: %d, %s", r.code, r.out)
+		}
+	}
+	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 {
+		t.Fatal(r.err)
+	}
+	for _, c := range []struct {
+		name, config string
+		code         int
+		says         string
+	}{
+		{"whole", whole, 0, "knows the GPUs of node1 as they are"},
+		{"without the Prolog", strings.Replace(whole, "prolog.d/*", "prolog.d/other", 1), api.ExitDegraded, "does not run " + dir + "/prolog.d/gpushare"},
+		{"without TaskProlog", strings.Replace(whole, "TaskProlog", "X", 1), 0, "note: slurm.conf does not run " + dir + "/gpushare-taskprolog"},
+		{"without Contain", whole + "\nPrologFlags = (null)", 0, "as they are"},
+	} {
+		if r := check(config(c.config)); r.code != c.code || !strings.Contains(r.out, c.says) {
+			t.Errorf("%s: it exits with %d: %s%s", c.name, r.code, r.out, r.err)
+		}
+	}
+	text := config(whole)
+	text["scontrol"] = strings.Replace(text["scontrol"], "Alloc,Contain,RunInJob", "X11", 1)
+	if r := check(text); r.code != api.ExitDegraded || !strings.Contains(r.out, "PrologFlags of slurm.conf lacks Alloc") {
+		t.Errorf("flags: it exits with %d: %s", r.code, r.out)
+	}
+	path := filepath.Join(dir, siteFiles[1])
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(strings.Replace(string(b), version.Version, "v0.0.1", 1)), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if r := check(config(whole)); r.code != api.ExitDegraded || !strings.Contains(r.out, path+" is of gpushare v0.0.1") {
+		t.Errorf("another version: it exits with %d: %s", r.code, r.out)
+	}
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if r := check(config(whole)); r.code != api.ExitDegraded || !strings.Contains(r.out, path+" is not there") {
+		t.Errorf("without the Epilog: it exits with %d: %s", r.code, r.out)
+	}
+}
+
+// A Prolog takes the time of its commands at most, whatever hangs.
+func TestSlurmPrologIsBounded(t *testing.T) {
+	t.Parallel()
+	j := ofJob(t, nil)
+	j.env = append(j.env, "GPUSHARE_PROLOG_SECONDS=1")
+	for _, name := range []string{"slurmd", "squeue", "logger"} {
+		j.program(name, "exec sleep 3600")
+	}
+	began := time.Now()
+	r, _ := j.run(routes{"GET /v1/status": jobNode()}, "prolog")
+	if took := time.Since(began); r.code != 0 || took > time.Minute {
+		t.Errorf("it exits with %d after %s: %s", r.code, took, r.err)
+	}
+}
