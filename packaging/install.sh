@@ -70,7 +70,7 @@ done
 for file in examples/monitoring/* examples/ansible/*; do
 	put 0644 "$file" "share/gpushare/$file"
 done
-for file in examples/prolog/* examples/slurm/*; do
+for file in examples/prolog/* examples/slurm/*.sh; do
 	put 0755 "$file" "share/gpushare/$file"
 done
 # What a profile of AppArmor confines is at its path. The profiles are not below PREFIX: the host reads them in one place.

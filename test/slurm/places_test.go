@@ -29,7 +29,7 @@ tenants:
     grants:
       - {name: first, timeslice: {share: 80%%, gpu_memory: 30GiB}, gpus: {index: 0}}
       - {name: last, timeslice: {share: 80%%, gpu_memory: 20GiB}, gpus: {index: 3}}
-      - {name: whole, exclusive: 1, gpus: {index: [1, 2]}}
+      - {name: whole, exclusive: 1, gpus: {index: 2}}
 `
 
 // leaseOf is the lease of a job; nil: it has none.
@@ -49,7 +49,7 @@ func TestPlacesOfJobs(t *testing.T) {
 	old := strings.Contains(os.Getenv("SLURM_ROOT"), "12") // 22.05 has instances or shards.
 	mode, mig := "mode: mig, mig: {layout: [3g.20gb, 3g.20gb]}", "\n      - {name: cut, mig: 3g.20gb, max_leases: 2}"
 	if old {
-		mode, mig = "mode: exclusive", ""
+		mode, mig = "mode: exclusive", "\n      - {name: another, exclusive: 1, gpus: {index: 1}}"
 	}
 	s := siteOf(t, false, fourGPUs, strings.TrimRight(fmt.Sprintf(placesSpec, mode), "\n")+mig+"\n")
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)

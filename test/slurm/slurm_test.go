@@ -43,6 +43,7 @@ type site struct {
 	cgroup string // of slurmd and its jobs, in the file system
 	scope  string // the jobs' below it
 	late   bool   // the cgroup of a job comes after the Prolog, as before 24.05
+	plain  bool   // the scripts find gpushare and its socket where they are on a host
 }
 
 // unified is where the cgroups of version 2 are.
@@ -69,6 +70,11 @@ func newSite(t *testing.T, late bool) *site {
 // siteOf is a site with a node and a spec of its own.
 func siteOf(t *testing.T, late bool, nodeFile, spec string) *site {
 	t.Helper()
+	return begun(t, &site{T: t, late: late}, nodeFile, spec)
+}
+
+func begun(t *testing.T, s *site, nodeFile, spec string) *site {
+	t.Helper()
 	root := os.Getenv("SLURM_ROOT")
 	if root == "" {
 		root = "/"
@@ -90,7 +96,7 @@ func siteOf(t *testing.T, late bool, nodeFile, spec string) *site {
 	if err := os.WriteFile(file, []byte(nodeFile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	s := &site{T: t, root: root, node: &harness.Node{Bin: bin, File: file}, dir: t.TempDir(), late: late}
+	s.root, s.node, s.dir = root, &harness.Node{Bin: bin, File: file}, t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	t.Cleanup(cancel)
 	if err := s.node.Start(ctx); err != nil {
@@ -250,6 +256,13 @@ PartitionName=all Nodes=ALL Default=YES MaxTime=1:00:00 State=UP OverSubscribe=N
 // start starts Slurm in namespaces of its own: all of it ends with their first process.
 func (s *site) start(ctx context.Context) {
 	s.Helper()
+	host := ""
+	if s.plain {
+		host = fmt.Sprintf(
+			"mount --bind \"$2\" \"${1%%/}/usr/local/bin\"\nmount -t tmpfs tmpfs \"${1%%/}/run\"\nmkdir -p \"${1%%/}%s\"\nln -s %s \"${1%%/}%s\"\n",
+			filepath.Dir(api.SocketPath), s.node.Socket(), api.SocketPath,
+		)
+	}
 	begin := s.write("begin", `#!/bin/sh
 set -eu
 [ "$1" = / ] || {
@@ -259,7 +272,7 @@ set -eu
 	done
 	mount -t proc proc "$1/proc"
 }
-mkdir "$5"
+`+host+`mkdir "$5"
 echo $$ >"$5/cgroup.procs"
 exec chroot "$1" "$4/inside"
 `)
