@@ -59,6 +59,7 @@ type demand struct {
 	hungryAfter, hungryPause time.Duration // the same for the sign that it takes all that it can get
 
 	rows []row // the newest, oldest first
+	past past  // those before them
 
 	credit    time.Duration // limited: what it may still use before it is frozen
 	level     time.Duration // limited: what it has of its share; below zero it has to wait
@@ -256,7 +257,11 @@ func (s *Scheduler) usualPeriod() time.Duration {
 
 // over reports whether a lease used more than its share: clearly, in shareWindow, or a little for a longer time.
 func (s *Scheduler) over(m *member) bool {
-	if s.overWindow(m) > s.allowance(m, 1) {
+	errors := 1.0
+	if s.isModerate(m) {
+		errors = overUsual
+	}
+	if s.overWindow(m) > s.allowance(m, errors) {
 		return true
 	}
 	used, length, _, _ := m.demand.over(answersKept)
@@ -285,6 +290,9 @@ func (s *Scheduler) learnDemand(m *member, from, to time.Duration, part, idle fl
 	n := 0
 	for n+1 < len(d.rows) && d.rows[n+1].from <= to-answersKept {
 		n++
+	}
+	for i := range d.rows[:n] {
+		d.past.add(&d.rows[i])
 	}
 	d.rows = slices.Delete(d.rows, 0, n)
 	if d.class == limited {

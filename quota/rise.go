@@ -53,7 +53,7 @@ func (s *Scheduler) rises(m *member) (since time.Duration, part float64, ok bool
 		sample := s.usualPeriod().Seconds()
 		clearly := used > m.due*length.Seconds()+riseErrors*s.sampleSeconds(m.due, length)+sample
 		long := length >= max(riseAll, fewestAll*s.usualPeriod())
-		if clearly || all > m.due && long && used >= hungryPart*all*length.Seconds()+sample/2 {
+		if clearly || all > m.due && long && used >= hungryPart*all*length.Seconds()+sample/2 && s.likely(m, all, used, length) {
 			return rows[i].from, used / length.Seconds(), true
 		}
 	}

@@ -28,6 +28,8 @@ type bench struct {
 	scenario string        // measure shares of scenarios with this text in their names only; empty: all
 	full     bool          // one scenario after the other, over all samplers
 	markdown bool          // tables for the documentation
+	seeds    int           // of each scenario and sampler in virtual time
+	simulate bool          // print the tables of virtual time, and nothing else
 	errs     io.Writer
 }
 
@@ -99,6 +101,8 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		&b.full, "full", false,
 		"measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time",
 	)
+	flags.IntVar(&b.seeds, "seeds", 8, "run each scenario in virtual time this `number` of times with each sampler")
+	flags.BoolVar(&b.simulate, "tables", false, "print the tables of virtual time as docs/maintainers/robustness.md and docs/timeslice.md have them")
 	flags.BoolVar(&b.markdown, "markdown", false, "print the tables as Markdown")
 	if err := flags.Parse(args); err != nil {
 		return 2
@@ -109,6 +113,13 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 	}
 	ctx, cancel := context.WithTimeout(ctx, b.limit())
 	defer cancel()
+	if b.simulate {
+		if err := b.tables(ctx, out); err != nil {
+			fmt.Fprintln(errs, "bench:", err)
+			return 1
+		}
+		return 0
+	}
 	r, err := b.all(ctx)
 	if len(r.Figures) > 0 { // A part that failed does not discard the figures of the others.
 		show(out, r.Figures, b.markdown)
@@ -146,6 +157,8 @@ func (b *bench) check(only string, rest []string) error {
 	switch {
 	case len(b.scenarios()) == 0:
 		return fmt.Errorf("no scenario with %q in its name: choose from %s", b.scenario, strings.Join(scenarioNames(), "; "))
+	case b.seeds < 1 || b.seeds > 1000:
+		return fmt.Errorf("-seeds %d: use 1 to 1000", b.seeds)
 	case b.runs < 1 || b.runs > 100:
 		return fmt.Errorf("-runs %d: use 1 to 100", b.runs)
 	case b.window < shortWindow || b.window > time.Hour:

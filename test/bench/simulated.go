@@ -11,9 +11,6 @@ import (
 	"github.com/gpushare/gpushare/test/fairness"
 )
 
-// simulatedSeeds is the number of runs of each scenario with each sampler. The worst counts.
-const simulatedSeeds = 8
-
 // simulatedRow is one row of the table: the worst of all its variants and seeds.
 type simulatedRow struct {
 	fairness.Scenario
@@ -66,7 +63,7 @@ func (b *bench) simulated(ctx context.Context) ([]Figure, error) {
 		workers.Go(func() {
 			for r := range next {
 				for _, v := range r.variants {
-					for seed := range uint64(simulatedSeeds) {
+					for seed := range uint64(b.seeds) {
 						r.figures = append(r.figures, fairness.Run(r.Scenario, v, r.mode, seed+1))
 					}
 				}

@@ -52,11 +52,15 @@ func demands() []Scenario {
 				changes(50, Phase{time.Minute, service}, Phase{time.Minute, flood}),
 				training(50),
 			},
+			Cheats: true,
 		},
 	}
 }
 
-const floodAtFreeze = "20/80, cheat: a flood with 1 s of work launched at each freeze, and training"
+const (
+	floodAtFreeze     = "20/80, cheat: a flood with 1 s of work launched at each freeze, and training"
+	burstNextToLoader = "20/40/40, cheat: 3 s interactive and 1 s flood, data loader 38+62 ms and training"
+)
 
 // cheats are scenarios with a lease that tries to get more than its share.
 func cheats() []Scenario {
@@ -79,6 +83,15 @@ func cheats() []Scenario {
 		{
 			Name:   "10/90, cheat: 60 s interactive, then 60 s flood, and training",
 			Loads:  []Load{changes(10, Phase{time.Minute, service}, Phase{time.Minute, flood}), training(90)},
+			Cheats: true,
+		},
+		{
+			Name: burstNextToLoader,
+			Loads: []Load{
+				changes(20, Phase{3 * time.Second, service}, Phase{time.Second, flood}),
+				does(40, Program{Work: 38 * ms, Think: 62 * ms}),
+				training(40),
+			},
 			Cheats: true,
 		},
 		{

@@ -50,3 +50,30 @@ func TestTheRuleWaits(t *testing.T) {
 		}
 	}
 }
+
+// TestJustBelowItsShareIsHardlyFrozen checks that a lease that uses a little less than its share, which is within the error of the samples
+// over ten seconds, is frozen for no more than a second of each minute.
+func TestJustBelowItsShareIsHardlyFrozen(t *testing.T) {
+	const seeds, warm, minutes = 6, time.Minute, 5
+	for _, c := range []struct{ share, used float64 }{{45, 38}, {30, 24}, {20, 16}} {
+		// With equal turns it waits as long for the training as it works.
+		host := 100 - 2*c.used
+		l := does(c.share, Program{Work: time.Duration(c.used / 2 * float64(ms)), Think: time.Duration(host / 2 * float64(ms))})
+		for _, v := range []Variant{Variants()[1], Variants()[3]} {
+			var frozen time.Duration
+			for seed := range uint64(seeds) {
+				n := newNode(withDefaults(Scenario{Loads: []Load{l, training(100 - c.share)}}), v, Enforced, seed+1)
+				n.run(warm)
+				before := n.scheduler.Usage(n.now())[0].Frozen
+				n.run(warm + minutes*time.Minute)
+				frozen += n.scheduler.Usage(n.now())[0].Frozen - before
+				n.engine.Close()
+			}
+			each := frozen / seeds / minutes
+			t.Logf("%s: %v %% of %v %%: frozen for %.2f s of a minute", v.Name, c.used, c.share, each.Seconds())
+			if each > time.Second {
+				t.Errorf("%s: with %v %% of its %v %% it is frozen for %v of each minute", v.Name, c.used, c.share, each)
+			}
+		}
+	}
+}

@@ -17,8 +17,8 @@ type Limits struct {
 	Reason             string        // why it is not the target; empty for the target
 }
 
-// gainTarget is the Gain of the target.
-const gainTarget = 2
+// GainTarget is the Gain of the target.
+const GainTarget = 2
 
 // Target is what holds for leases that keep the GPU busy.
 var Target = Limits{RMS10: 2, RMS60: 1, Bias: 1, Busy: 97}
@@ -240,26 +240,38 @@ var exceptions = []exception{
 
 // Limits returns what the figures of a scenario with a variant must keep.
 func (sc Scenario) Limits(v Variant) Limits {
-	for _, x := range exceptions {
-		if !sc.Bound {
-			break
-		}
-		if strings.Contains(sc.Name, x.scenario) && strings.Contains(v.Name, x.variant) && (v.NoSeries || !x.noSeries) {
-			return x.Limits
-		}
-	}
 	if sc.Bound {
+		if i := sc.boundException(v); i >= 0 {
+			return exceptions[i].Limits
+		}
 		return Target
+	}
+	if x := sc.lack(v); x != nil {
+		return x.Limits
 	}
 	if l, ok := lowLatencyLimits[sc.Name]; ok {
 		return l
 	}
-	for _, x := range slices.Concat(lacking, lackingProcesses) {
-		if x.scenario == sc.Name && x.samplers == v.samplers() {
-			return x.Limits
+	return sc.demandTarget()
+}
+
+// boundException is the first of the exceptions that leases which keep the GPU busy have with a variant; -1: there is none.
+func (sc Scenario) boundException(v Variant) int {
+	return slices.IndexFunc(exceptions, func(x exception) bool {
+		return strings.Contains(sc.Name, x.scenario) && strings.Contains(v.Name, x.variant) && (v.NoSeries || !x.noSeries)
+	})
+}
+
+// lack is the exception that leases which leave the GPU idle at times have with a variant; nil: there is none.
+func (sc Scenario) lack(v Variant) *lack {
+	for _, list := range [][]lack{lacking, lackingProcesses} {
+		for i := range list {
+			if x := &list[i]; x.scenario == sc.Name && x.samplers == v.samplers() {
+				return x
+			}
 		}
 	}
-	return sc.demandTarget()
+	return nil
 }
 
 // demandTarget is what holds for leases that leave the GPU idle at times.
@@ -320,4 +332,13 @@ func (sc Scenario) longest() time.Duration {
 		return sc.Config.MaxFrozen
 	}
 	return 5 * time.Second
+}
+
+// Demanding reports whether a load would use more than its share alone.
+func (sc *Scenario) Demanding(i int) bool {
+	var total float64
+	for _, l := range sc.Loads {
+		total += l.Share
+	}
+	return sc.Loads[i].demand(sc.Warm, sc.Warm+Length) > sc.Loads[i].Share/total+0.001
 }
