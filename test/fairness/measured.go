@@ -252,8 +252,7 @@ var lacking = []lack{
 	{"5/95, inference above its share and training", noSeries, Limits{RMS10: 3, Busy: 97, Latency: 20 * ms, Reason: bursts}},
 	{"5/95, inference above its share and training", slow, Limits{RMS10: 4, Busy: 95, Latency: 20 * ms, Reason: fewSamples}},
 	{floodAtFreeze, series, Limits{RMS10: 3, Busy: 97, Gain: 8, Reason: launched}},
-	{floodAtFreeze, lateSeries, Limits{RMS10: 3, Busy: 97, Gain: 6, Reason: launched},
-	},
+	{floodAtFreeze, lateSeries, Limits{RMS10: 3, Busy: 97, Gain: 6, Reason: launched}},
 	{floodAtFreeze, noSeries, Limits{RMS10: 4.5, Busy: 97, Gain: 15, Reason: launched}},
 	{floodAtFreeze, slow, Limits{RMS10: 4.5, Busy: 97, Gain: 13, Reason: fewSamples}},
 	{
