@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -592,6 +593,62 @@ func TestSimInstanceProcesses(t *testing.T) {
 	if len(other) != 0 || least != 1 {
 		t.Errorf("of a vacant instance: %+v with %d lists", other, least)
 	}
+}
+
+// TestSimAListGoesBetween lists the processes of one instance while those of all are listed: it does not wait for all lists.
+func TestSimAListGoesBetween(t *testing.T) {
+	n := serve(t, old, worker.Deadlines{Read: time.Minute, Snapshot: time.Minute})
+	ctx := testContext(t)
+	n.readGPUs(ctx)
+	id := n.gpus[0]
+	var in gpu.Instance
+	for start := range uint32(7) {
+		var err error
+		if in, err = n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: start, Size: 1}}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n.ctl("latency", "DeviceGet*RunningProcesses", "50ms")
+	var begun, ended atomic.Int64
+	var all sync.WaitGroup
+	stop := make(chan struct{})
+	all.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			begun.Add(1)
+			var err error
+			if i%2 == 0 {
+				_, err = n.Processes(ctx, id)
+			} else {
+				_, err = n.Snapshot(ctx, id)
+			}
+			ended.Add(1)
+			if err != nil {
+				t.Errorf("the processes of all: %v", err)
+				return
+			}
+		}
+	})
+	defer all.Wait()
+	defer close(stop)
+	// On a busy host this goroutine may begin too late for one reading: then it goes between the lists of another one.
+	for ctx.Err() == nil && !t.Failed() {
+		before := ended.Load()
+		if begun.Load() == before {
+			continue
+		}
+		if _, err := n.InstanceProcesses(ctx, id, in.ID); err != nil {
+			t.Fatalf("the processes of one: %v", err)
+		}
+		if ended.Load() == before {
+			return
+		}
+	}
+	t.Error("no list of one instance ended before the lists of all that had begun before it")
 }
 
 // TestSimProcesses uses a whole GPU and an instance with this process.

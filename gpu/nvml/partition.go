@@ -166,7 +166,7 @@ func (d *Driver) DestroyInstance(ctx context.Context, id gpu.UUID, gi uint32) er
 	if ret != nvml.SUCCESS {
 		return v.failed(op, ret)
 	}
-	procs, ret := d.processes(v, migs)
+	procs, ret := d.processes(ctx, v, migs)
 	if ret != nvml.SUCCESS {
 		return v.failed(op, ret)
 	}

@@ -17,7 +17,7 @@ import (
 
 // Processes implements gpu.Driver.
 func (d *Driver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
-	return d.listed(ctx, id, d.allProcesses)
+	return d.listed(ctx, id, func(v *device) ([]gpu.Process, nvml.Return) { return d.allProcesses(ctx, v) })
 }
 
 // InstanceProcesses implements gpu.Driver. It reads the lists of the instance's MIG devices, which NVIDIA documents as those of the
@@ -28,20 +28,20 @@ func (d *Driver) InstanceProcesses(ctx context.Context, id gpu.UUID, gi uint32) 
 		if ret == nvml.SUCCESS {
 			in, migs, ret := d.instance(v, h)
 			if ret == nvml.SUCCESS && len(migs) > 0 && len(migs) == len(in.Compute) {
-				return d.processesIn(migs)
+				return d.processesIn(ctx, v, migs)
 			}
 		}
-		return d.allProcesses(v)
+		return d.allProcesses(ctx, v)
 	})
 }
 
 // allProcesses reads the lists of a partitioned GPU and of each of its MIG devices.
-func (d *Driver) allProcesses(v *device) ([]gpu.Process, nvml.Return) {
+func (d *Driver) allProcesses(ctx context.Context, v *device) ([]gpu.Process, nvml.Return) {
 	_, migs, ret := d.instances(v)
 	if ret != nvml.SUCCESS {
 		return nil, ret
 	}
-	return d.processes(v, migs)
+	return d.processes(ctx, v, migs)
 }
 
 // listed reads lists of a partitioned GPU, and the lists of another one.
@@ -56,7 +56,7 @@ func (d *Driver) listed(ctx context.Context, id gpu.UUID, partitioned func(v *de
 	if ret != nvml.SUCCESS {
 		return nil, v.failed(op, ret)
 	}
-	read := func(v *device) ([]gpu.Process, nvml.Return) { return d.processes(v, nil) }
+	read := func(v *device) ([]gpu.Process, nvml.Return) { return d.processes(ctx, v, nil) }
 	if state.Current && d.symbols.has(migInstances) {
 		read = partitioned
 	}
@@ -90,15 +90,16 @@ func (d *Driver) processLists() []processList {
 // processes reads the processes that use memory of one GPU. With MIG the lists of the GPU may lack the instances, so
 // those of each MIG device are read too. A process in several lists of one device is one row: the lists report the same
 // memory.
-func (d *Driver) processes(v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
+func (d *Driver) processes(ctx context.Context, v *device, migs []migDevice) ([]gpu.Process, nvml.Return) {
 	// The GPU has graphics without a partition.
-	return d.processesIn(append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true}))
+	all := append(slices.Clip(migs), migDevice{handle: v.handle, gi: noInstance, ci: noInstance, graphics: true})
+	return d.processesIn(ctx, v, all)
 }
 
 // processesIn reads the lists of these devices in order. A device without compute processes has no clients of MPS either, and their list
 // is not read: the server has the context that its clients share (nvidia-cuda-mps-control(1)), and is in the list of processes with one
-// (nvml.h). A list takes milliseconds, and the start of a lease on a vacant instance waits for one.
-func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
+// (nvml.h). A list takes milliseconds, and the start of a lease on a vacant instance waits for one: between two devices v yields to it.
+func (d *Driver) processesIn(ctx context.Context, v *device, devices []migDevice) ([]gpu.Process, nvml.Return) {
 	type place struct {
 		pid    uint32
 		gi, ci uint32
@@ -107,6 +108,9 @@ func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 	var out []gpu.Process
 	for i := range devices {
 		from := &devices[i]
+		if i > 0 {
+			v.yield(ctx)
+		}
 		raw, ret := address(from.handle)
 		if ret != nvml.SUCCESS {
 			return nil, ret
@@ -146,6 +150,17 @@ func (d *Driver) processesIn(devices []migDevice) ([]gpu.Process, nvml.Return) {
 	}
 	slices.SortFunc(out, func(a, b gpu.Process) int { return cmp.Compare(a.PID, b.PID) })
 	return out, nvml.SUCCESS
+}
+
+// yield lets another reading of the GPU go first, if the caller wants that. The caller holds mu, and has no other reading running.
+func (v *device) yield(ctx context.Context) {
+	f := gpu.Yields(ctx)
+	if f == nil {
+		return
+	}
+	v.mu.Unlock()
+	defer v.mu.Lock()
+	f()
 }
 
 // process converts one row. The driver's "not available" (all bits set) becomes nil.

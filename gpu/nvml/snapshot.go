@@ -49,11 +49,11 @@ func (d *Driver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error
 		return gpu.Snapshot{}, err
 	}
 	defer v.mu.Unlock()
-	s, ret := d.snapshot(v)
+	s, ret := d.snapshot(ctx, v)
 	return s, v.failed(op, ret)
 }
 
-func (d *Driver) snapshot(v *device) (s gpu.Snapshot, ret nvml.Return) {
+func (d *Driver) snapshot(ctx context.Context, v *device) (s gpu.Snapshot, ret nvml.Return) {
 	if s.Identity, ret = d.identity(v.handle, v.id); ret != nvml.SUCCESS {
 		return s, ret
 	}
@@ -89,7 +89,7 @@ func (d *Driver) snapshot(v *device) (s gpu.Snapshot, ret nvml.Return) {
 			return s, ret
 		}
 	}
-	s.Processes, ret = d.processes(v, migs)
+	s.Processes, ret = d.processes(ctx, v, migs)
 	return s, ret
 }
 

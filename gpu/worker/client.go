@@ -69,7 +69,7 @@ type Client struct {
 	live         map[*session]bool          // all with a connection, including retired ones
 	starting     *startAttempt              // a worker that is being started
 	awaited      map[string]chan<- net.Conn // by token: the start that waits for the worker
-	slots        map[gpu.UUID]chan struct{} // one operation at a time on each GPU; "" is the node
+	slots        map[gpu.UUID]*slot         // "" is that of the node
 	unresponsive map[gpu.UUID]string        // GPUs excluded until Retry, with the reason
 	crashes      map[gpu.UUID]int           // consecutive workers that crashed in an operation on this GPU
 	lastKnown    map[gpu.UUID]gpu.Identity  // as last read
@@ -116,7 +116,7 @@ func newClient(o Options, ln net.Listener) *Client {
 		o: o, ln: ln, stats: newRecorder(), ctx: ctx, stop: stop,
 		live:         make(map[*session]bool),
 		awaited:      make(map[string]chan<- net.Conn),
-		slots:        make(map[gpu.UUID]chan struct{}),
+		slots:        make(map[gpu.UUID]*slot),
 		suspectSlot:  make(chan struct{}, 1),
 		unresponsive: make(map[gpu.UUID]string),
 		crashes:      make(map[gpu.UUID]int),
@@ -430,18 +430,16 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 		}
 		body = b
 	}
-	slot := c.slot(id)
-	select {
-	case slot <- struct{}{}:
-	case <-ctx.Done():
-		return nil, c.fail(info, id, ctx.Err())
+	t, leave, err := c.slot(id).take(ctx, info)
+	if err != nil {
+		return nil, c.fail(info, id, err)
 	}
 	suspect := false // this operation holds suspectSlot
 	release := func() {
 		if suspect {
 			<-c.suspectSlot
 		}
-		<-slot
+		leave()
 	}
 	for crashes := 0; ; {
 		if !suspect && (crashes > 0 || c.suspected(id)) {
@@ -461,14 +459,13 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 			return nil, err
 		}
 		cl := c.send(s, op, info, id, body, info.timeout(c.o.Deadlines), suspect, release)
-		select {
-		case <-cl.done:
-		case <-ctx.Done():
-			if c.detach(cl) {
-				s.cancel(cl)
-				return nil, c.fail(info, id, ctx.Err())
-			}
+		if !c.await(ctx, t, cl) && c.detach(cl) {
+			s.cancel(cl)
+			return nil, c.fail(info, id, ctx.Err())
 		}
+		c.mu.Lock()
+		t.lengthenLocked(cl)
+		c.mu.Unlock()
 		again := false
 		switch {
 		case errors.Is(cl.err, errUnsent), errors.Is(cl.err, errWorkerEnded) && !errors.Is(cl.err, errCrashed) && !info.write:
@@ -501,18 +498,6 @@ func (c *Client) suspected(id gpu.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.crashes[id] > 0
-}
-
-// slot returns the slot of one GPU: a channel with capacity for one operation.
-func (c *Client) slot(id gpu.UUID) chan struct{} {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	s := c.slots[id]
-	if s == nil {
-		s = make(chan struct{}, 1)
-		c.slots[id] = s
-	}
-	return s
 }
 
 // fail returns the error of one operation. An exceeded deadline of the caller counts as a timeout.

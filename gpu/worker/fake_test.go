@@ -23,6 +23,10 @@ type fakeNode struct {
 	// hang blocks a call as a hung ioctl does: independent of its context, until the test releases it.
 	hang func(op Op, id gpu.UUID) <-chan struct{}
 
+	// lists is how many lists a reading of all instances has, each of listTime; it yields between them.
+	lists    int
+	listTime time.Duration
+
 	mu      sync.Mutex // guards all below
 	gpus    []gpu.UUID
 	calls   []string
@@ -49,6 +53,16 @@ func (n *fakeNode) enter(op Op, id gpu.UUID) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.failing
+}
+
+// readLists takes the time of the lists of a reading of all instances.
+func (n *fakeNode) readLists(ctx context.Context) {
+	for i := range n.lists {
+		if yield := gpu.Yields(ctx); i > 0 && yield != nil {
+			yield()
+		}
+		time.Sleep(n.listTime)
+	}
 }
 
 // count returns how often op reached the hardware.
@@ -115,7 +129,8 @@ func (d *fakeDriver) Node(ctx context.Context) (gpu.NodeInfo, error) {
 	return info, nil
 }
 
-func (d *fakeDriver) Snapshot(_ context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+func (d *fakeDriver) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) {
+	d.n.readLists(ctx)
 	return gpu.Snapshot{Identity: gpu.Identity{UUID: id}}, d.n.enter(OpSnapshot, id)
 }
 
@@ -127,11 +142,13 @@ func (d *fakeDriver) Memory(_ context.Context, id gpu.UUID) (gpu.Memory, error) 
 	return gpu.Memory{Total: 40 << 30}, d.n.enter(OpMemory, id)
 }
 
-func (d *fakeDriver) Processes(_ context.Context, id gpu.UUID) ([]gpu.Process, error) {
+func (d *fakeDriver) Processes(ctx context.Context, id gpu.UUID) ([]gpu.Process, error) {
+	d.n.readLists(ctx)
 	return []gpu.Process{{PID: 7}}, d.n.enter(OpProcesses, id)
 }
 
 func (d *fakeDriver) InstanceProcesses(_ context.Context, id gpu.UUID, gi uint32) ([]gpu.Process, error) {
+	time.Sleep(d.n.listTime)
 	return []gpu.Process{{PID: 7, GI: &gi}}, d.n.enter(OpInstanceProcesses, id)
 }
 

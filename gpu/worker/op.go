@@ -49,6 +49,8 @@ type opInfo struct {
 	verb   string // completes "cannot … on GPU-…: reason"
 	thread thread
 	write  bool // changes the node: never sent twice
+	// yields: it lets others in between, and has the deadline of those at least. between: it may be one of them.
+	yields, between bool
 	// timeout selects the operation's time limit.
 	timeout func(Deadlines) time.Duration
 }
@@ -58,27 +60,27 @@ func changeTime(d Deadlines) time.Duration { return d.Change }
 
 // operations describes each operation.
 var operations = map[Op]opInfo{
-	OpNode:              {"read the node", threadNode, false, func(d Deadlines) time.Duration { return d.Node }},
-	OpSnapshot:          {"read the state", threadGPU, false, func(d Deadlines) time.Duration { return d.Snapshot }},
-	OpProfiles:          {"read the MIG profiles", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
-	OpMemory:            {"read the memory", threadGPU, false, readTime},
-	OpProcesses:         {"read the processes", threadGPU, false, readTime},
-	OpInstanceProcesses: {"read the processes", threadGPU, false, readTime},
-	OpUtilization:       {"read the utilisation", threadGPU, false, readTime},
-	OpInstanceUse:       {"read the utilisation of instances", threadGPU, false, readTime},
-	OpSeries:            {"read the utilisation series", threadGPU, false, readTime},
-	OpNVLinks:           {"read the NVLinks", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
-	OpMemoryLimit:       {"read the memory limit", threadGPU, false, readTime},
-	OpSetMemoryLimit:    {"set the memory limit", threadGPU, true, readTime},
-	OpHealth:            {"read the health", threadGPU, false, func(d Deadlines) time.Duration { return d.Profiles }},
-	OpSensors:           {"read the sensors", threadGPU, false, readTime},
-	OpSetPowerLimit:     {"set the power limit", threadGPU, true, changeTime},
-	OpSetMIGMode:        {"set the MIG mode", threadGPU, true, func(d Deadlines) time.Duration { return d.Mode }},
-	OpCreateInstance:    {"create instance", threadGPU, true, changeTime},
-	OpCompleteInstance:  {"complete instance", threadGPU, true, changeTime},
-	OpDestroyInstance:   {"destroy instance", threadGPU, true, changeTime},
-	OpSetComputeMode:    {"set the compute mode", threadGPU, true, changeTime},
-	OpEvents:            {"watch events", threadEvents, false, func(Deadlines) time.Duration { return 0 }},
+	OpNode:              {verb: "read the node", thread: threadNode, timeout: func(d Deadlines) time.Duration { return d.Node }},
+	OpSnapshot:          {verb: "read the state", thread: threadGPU, yields: true, timeout: func(d Deadlines) time.Duration { return d.Snapshot }},
+	OpProfiles:          {verb: "read the MIG profiles", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpMemory:            {verb: "read the memory", thread: threadGPU, timeout: readTime},
+	OpProcesses:         {verb: "read the processes", thread: threadGPU, yields: true, timeout: readTime},
+	OpInstanceProcesses: {verb: "read the processes", thread: threadGPU, between: true, timeout: readTime},
+	OpUtilization:       {verb: "read the utilisation", thread: threadGPU, timeout: readTime},
+	OpInstanceUse:       {verb: "read the utilisation of instances", thread: threadGPU, timeout: readTime},
+	OpSeries:            {verb: "read the utilisation series", thread: threadGPU, timeout: readTime},
+	OpNVLinks:           {verb: "read the NVLinks", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpMemoryLimit:       {verb: "read the memory limit", thread: threadGPU, timeout: readTime},
+	OpSetMemoryLimit:    {verb: "set the memory limit", thread: threadGPU, write: true, timeout: readTime},
+	OpHealth:            {verb: "read the health", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpSensors:           {verb: "read the sensors", thread: threadGPU, timeout: readTime},
+	OpSetPowerLimit:     {verb: "set the power limit", thread: threadGPU, write: true, timeout: changeTime},
+	OpSetMIGMode:        {verb: "set the MIG mode", thread: threadGPU, write: true, timeout: func(d Deadlines) time.Duration { return d.Mode }},
+	OpCreateInstance:    {verb: "create instance", thread: threadGPU, write: true, timeout: changeTime},
+	OpCompleteInstance:  {verb: "complete instance", thread: threadGPU, write: true, timeout: changeTime},
+	OpDestroyInstance:   {verb: "destroy instance", thread: threadGPU, write: true, timeout: changeTime},
+	OpSetComputeMode:    {verb: "set the compute mode", thread: threadGPU, write: true, timeout: changeTime},
+	OpEvents:            {verb: "watch events", thread: threadEvents, timeout: func(Deadlines) time.Duration { return 0 }},
 }
 
 // Deadlines are the time limits of the operations. A GPU that exceeds one is unresponsive. Zero fields have the defaults.

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// threadDepth bounds the queue of one thread. The client sends one operation for each GPU at a time, so a full queue
-	// means that the peer is not the client.
+	// threadDepth bounds the queue of one thread. The client sends one operation for each GPU at a time, and lists of processes that
+	// go in between, so a full queue means that the peer is not the client.
 	threadDepth = 64
 	// maxThreads bounds the threads that the peer can start.
 	maxThreads = 256
@@ -194,8 +194,9 @@ func (s *server) startThread() chan job {
 	l := make(chan job, threadDepth)
 	s.running.Go(func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
-		for j := range l {
-			s.execute(j)
+		t := gpuThread{s: s, queue: l}
+		for j, ok := t.next(); ok; j, ok = t.next() {
+			s.execute(j, &t)
 		}
 	})
 	return l
@@ -212,7 +213,7 @@ func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 		s.driver, s.openErr = s.Open(ctx)
 		close(s.opened)
 		for j := range s.node {
-			s.execute(j)
+			s.execute(j, nil)
 		}
 		s.running.Wait()
 		if s.openErr != nil {
@@ -225,8 +226,8 @@ func (s *server) startNode(ctx context.Context) (ended <-chan struct{}) {
 	return done
 }
 
-// execute runs one request and answers it.
-func (s *server) execute(j job) {
+// execute runs one request and answers it. A reading of a GPU that yields lets requests of its thread in between.
+func (s *server) execute(j job, t *gpuThread) {
 	defer s.closeRequest(j.req.ID)
 	<-s.opened
 	info := operations[j.req.Op]
@@ -239,6 +240,10 @@ func (s *server) execute(j job) {
 		s.answer(j.req, nil, 0, &gpu.Error{Op: info.verb, GPU: j.req.GPU, Err: fmt.Errorf("%w: %w", gpu.ErrTimeout, err)})
 		return
 	}
+	var others time.Duration
+	if t != nil && info.yields {
+		j.ctx = gpu.WithYield(j.ctx, func() { others += t.between() })
+	}
 	began := time.Now()
 	result, err := s.call(j)
 	if err != nil && s.Unusable != nil && s.Unusable(err) {
@@ -246,7 +251,7 @@ func (s *server) execute(j job) {
 		s.conn.Close() // the client uses the next worker
 		return
 	}
-	s.answer(j.req, result, time.Since(began), err)
+	s.answer(j.req, result, time.Since(began)-others, err)
 }
 
 // call calls the driver.
