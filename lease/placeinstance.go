@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"math"
-	"slices"
 )
 
 // instanceSearch is the search for an instance, or for a part of one that is split, and what is in the way.
@@ -13,7 +12,7 @@ type instanceSearch struct {
 	o   *occupancy
 	who requester
 
-	found    []instanceCandidate
+	best     instanceCandidate // of those that the request may have; without an instance there is none
 	closed   closedPlaces
 	matching int    // parts that match, in use or not
 	dynamic  bool   // an instance could be created
@@ -37,15 +36,14 @@ func placeInstance(g *Grant, v *View, o *occupancy, who requester) (*Place, *obs
 	for d := range g.open(v, &s.closed) {
 		s.device(d)
 	}
-	if len(s.found) == 0 {
+	if s.best.instance == nil {
 		return nil, s.obstacle(v)
 	}
-	best := slices.MinFunc(s.found, compareInstances)
-	return best.part.place(best.gpu, best.instance), nil
+	return s.best.part.place(s.best.gpu, s.best.instance), nil
 }
 
 // compareInstances puts first what a request should have.
-func compareInstances(a, b instanceCandidate) int {
+func compareInstances(a, b *instanceCandidate) int {
 	return cmp.Or(
 		compareBool(b.own, a.own), compareBool(a.lent, b.lent), compareBool(a.part.device != "", b.part.device != ""),
 		cmp.Compare(a.instance.Slices, b.instance.Slices), cmp.Compare(a.instance.Memory, b.instance.Memory),
@@ -98,7 +96,10 @@ func (s *instanceSearch) part(d *GPUView, in *InstanceView, p part, busy int) {
 	}
 	h := t.instances[in.Placement].at(p.device)
 	own := h != nil && h.reserved != nil || t.createdFor(in.Placement, s.who.ticket)
-	s.found = append(s.found, instanceCandidate{d, in, p, own, t.lends(in.Placement, p.device, &s.who), busy})
+	c := instanceCandidate{d, in, p, own, t.lends(in.Placement, p.device, &s.who), busy}
+	if s.best.instance == nil || compareInstances(&c, &s.best) < 0 {
+		s.best = c
+	}
 }
 
 // obstacle is why there is none.

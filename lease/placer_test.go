@@ -125,7 +125,7 @@ func TestWaitingNextToTheEngine(t *testing.T) {
 	if u := next(t, waits); !strings.Contains(u.Lease.Waiting, "GPU 0 is closed: slurm places the leases there") {
 		t.Errorf("it waits: %q", u.Lease.Waiting)
 	}
-	if p, ok := tab.Preview(Key{"a", "w"}); ok {
+	if p, ok := tab.Previews()[Key{"a", "w"}]; ok {
 		t.Errorf("the next lease of no engine would be on %v", p.GPUs)
 	}
 	k, err := tab.Submit(Request{Tenant: "a", Admin: true, Origin: OriginAttached, Engine: &Engine{Key: "slurm:1"}})

@@ -2,22 +2,22 @@ package lease
 
 import "github.com/gpushare/gpushare/api"
 
-// Preview returns where the next lease of a grant would be placed now. ok is false if there is no such grant, or no
-// place for another lease of it. It places nothing.
-func (t *Table) Preview(k Key) (p Place, ok bool) {
+// Previews returns where the next lease of each grant would be placed now; a grant without a place for another lease is not in it. It
+// places nothing.
+func (t *Table) Previews() map[Key]Place {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	out := map[Key]Place{}
 	if !t.ready || t.view.Maintenance != "" {
-		return Place{}, false
+		return out
 	}
+	o := t.occupancyLocked() // Once for all: they place nothing.
 	for i := range t.view.Grants {
-		if g := &t.view.Grants[i]; g.Key() == k {
-			mine := *g
-			mine.Placer = api.ShareWithLocal
-			if found, _ := place(&mine, &t.view, t.occupancyLocked()); found != nil {
-				return *found, true
-			}
+		mine := t.view.Grants[i]
+		mine.Placer = api.ShareWithLocal
+		if found, _ := place(&mine, &t.view, o); found != nil {
+			out[mine.Key()] = *found
 		}
 	}
-	return Place{}, false
+	return out
 }

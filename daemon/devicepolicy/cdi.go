@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -140,25 +141,25 @@ func (pol *Policy) WriteCDI(ctx context.Context) {
 				Hint:    "write it again with 'nvidia-ctk cdi generate', or remove it",
 			}
 		}
-		live := pol.Table.Live()
-		for i := range live {
-			if l := &live[i]; l.AwaitsContainer() {
-				b, err := pol.describeLease(ctx, &hw, l, l.ID)
-				if err != nil {
-					problems[l.ID] = api.Condition{
-						Tenant:  l.Terms.Tenant,
-						Message: fmt.Sprintf("cannot start the container of lease %s: %v", l.ID, err),
-					}
-					continue
+		waiting := pol.Table.LiveOnly((*lease.Lease).AwaitsContainer)
+		for i := range waiting {
+			l := &waiting[i]
+			b, err := pol.describeLease(ctx, &hw, l, l.ID)
+			if err != nil {
+				problems[l.ID] = api.Condition{
+					Tenant:  l.Terms.Tenant,
+					Message: fmt.Sprintf("cannot start the container of lease %s: %v", l.ID, err),
 				}
-				files[CdiPrefix+l.ID+".json"], leases[l.ID] = b, true
+				continue
 			}
+			files[CdiPrefix+l.ID+".json"], leases[l.ID] = b, true
 		}
+		next := pol.Table.Previews()
 		for i := range want.Spec.Tenants {
 			t := &want.Spec.Tenants[i]
 			for j := range t.Grants {
 				k := state.GrantKey{Tenant: t.Name, Grant: t.Grants[j].Name}
-				b, err := pol.describeGrant(ctx, &hw, t.Name, &t.Grants[j])
+				b, err := pol.describeGrant(ctx, &hw, next, t.Name, &t.Grants[j])
 				if err != nil {
 					problems[isolation.CDIDevice(k.Tenant, k.Grant)] = api.Condition{
 						Tenant:  t.Name,
@@ -193,24 +194,26 @@ func (pol *Policy) lastCDI(k state.GrantKey) []byte {
 	return b
 }
 
-// describeGrant returns the CDI file of one grant; nil when no container can be started in it now.
-func (pol *Policy) describeGrant(ctx context.Context, hw *isolation.Hardware, tenant string, g *api.GrantSpec) ([]byte, error) {
+// describeGrant returns the CDI file of one grant; nil when no container can be started in it now. next has the places of next leases.
+func (pol *Policy) describeGrant(
+	ctx context.Context, hw *isolation.Hardware, next map[lease.Key]lease.Place, tenant string, g *api.GrantSpec,
+) ([]byte, error) {
 	if g.Kind() == api.ModeMPS {
 		return nil, nil // See api.NoCDIForMPS.
 	}
 	key := lease.Key{Tenant: tenant, Grant: g.Name}
 	l := lease.Lease{Terms: lease.Grant{Tenant: tenant, Spec: *g}}
-	place, ok := pol.Table.Preview(key)
+	place, ok := next[key]
 	if !ok {
-		for _, live := range pol.Table.Live() { // oldest first
-			// What an engine gave one of its jobs is of that job alone.
-			if live.Terms.Key() == key && live.Engine == nil && !pol.State.Stale(&live) && !live.AwaitsContainer() {
-				place, ok = live.Place, true
-			}
+		// What an engine gave one of its jobs is of that job alone.
+		mine := pol.Table.LiveOnly(func(l *lease.Lease) bool {
+			return l.Terms.Key() == key && l.Engine == nil && !l.AwaitsContainer()
+		})
+		mine = slices.DeleteFunc(mine, func(l lease.Lease) bool { return pol.State.Stale(&l) })
+		if len(mine) == 0 {
+			return nil, nil
 		}
-	}
-	if !ok {
-		return nil, nil
+		place = mine[len(mine)-1].Place // the newest
 	}
 	l.Place = place
 	return pol.describeLease(ctx, hw, &l, isolation.CDIDevice(tenant, g.Name))
