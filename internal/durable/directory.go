@@ -14,10 +14,25 @@ import (
 // mostLinks is how many symbolic links are followed, as by the kernel.
 const mostLinks = 40
 
-// openDirectory opens the directory of a file component by component, so that no later change of the path changes what it is. It
-// follows a symbolic link only if no other user can have made it for this program: one of root or of the caller, and for other users
-// than root one in a directory in which only its owner may make any.
-func openDirectory(name string) (_ int, err error) {
+// openDirectory opens the directory of a file, so that no later change of the path changes what it is. It follows a symbolic link only if
+// no other user can have made it for this program: one of root or of the caller, and for other users than root one in a directory in which
+// only its owner may make any.
+func openDirectory(name string) (int, error) {
+	if at, err := openWithoutLinks(name); err == nil {
+		return at, nil
+	}
+	return openEach(name)
+}
+
+// openWithoutLinks opens a directory in one call, which fails if there is a symbolic link on the way: few paths have one, and a lease is
+// recorded several times. Where a filter refuses the call, or the kernel is older than 5.6, it fails too.
+func openWithoutLinks(name string) (int, error) {
+	how := unix.OpenHow{Flags: unix.O_PATH | unix.O_DIRECTORY | unix.O_CLOEXEC, Resolve: unix.RESOLVE_NO_SYMLINKS}
+	return unix.Openat2(unix.AT_FDCWD, name, &how)
+}
+
+// openEach opens a directory component by component.
+func openEach(name string) (_ int, err error) {
 	at, err := unix.Open(start(name), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
 		return -1, err

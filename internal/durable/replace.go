@@ -149,10 +149,13 @@ func (o *Options) create(dir int, kept bool) (*os.File, error) {
 	name := o.Temp
 	if name == "" {
 		name = o.Prefix + rand.Text()
-	} else if err := ignoreMissing(unix.Unlinkat(dir, name, 0)); err != nil { // A kill may have left it.
-		return nil, err
 	}
 	fd, err := unix.Openat(dir, name, flags, mode)
+	if o.Temp != "" && errors.Is(err, unix.EEXIST) { // A kill has left it.
+		if err = ignoreMissing(unix.Unlinkat(dir, name, 0)); err == nil {
+			fd, err = unix.Openat(dir, name, flags, mode)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}

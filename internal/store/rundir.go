@@ -8,6 +8,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
@@ -38,12 +40,15 @@ func (d RunDir) Write(name string, content ...[]byte) error {
 	}
 	path := d.Path(name)
 	next := d.Path("." + name + ".previous.new")
-	if err := ignoreMissing(os.Remove(next)); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
+	err = unix.Link(path, next)
+	if errors.Is(err, fs.ErrExist) { // A kill has left it.
+		if err = ignoreMissing(os.Remove(next)); err == nil {
+			err = unix.Link(path, next)
+		}
 	}
-	switch err := os.Link(path, next); {
+	switch {
 	case err == nil:
-		if err := os.Rename(next, d.previous(name)); err != nil {
+		if err := unix.Rename(next, d.previous(name)); err != nil { // os.Rename reads what it replaces.
 			return fmt.Errorf("cannot write %s: %w", path, err)
 		}
 	case !errors.Is(err, fs.ErrNotExist):

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -39,7 +40,9 @@ func (s Stat) Dead() bool {
 
 // Read reads the process's state. ErrNoProcess when there is no such process.
 func Read(pid int) (Stat, error) {
-	b, err := readFile(pid, "stat")
+	buf := statBuffers.Get().(*[statSize]byte) //nolint:forcetypeassert // It has no others.
+	defer statBuffers.Put(buf)
+	b, err := readStat(pid, buf[:])
 	if err != nil {
 		return Stat{}, err
 	}
@@ -48,6 +51,28 @@ func Read(pid int) (Stat, error) {
 		return Stat{}, fmt.Errorf("cannot read the state of pid %d: %w", pid, err)
 	}
 	return s, nil
+}
+
+// statSize has room for a line of /proc/PID/stat: three hundred bytes, of which a number may become longer.
+const statSize = 1024
+
+var statBuffers = sync.Pool{New: func() any { return new([statSize]byte) }}
+
+// readStat reads /proc/PID/stat: in one read, unless it is longer than ever seen. The daemon reads it a dozen times for each lease.
+func readStat(pid int, buf []byte) ([]byte, error) {
+	if pid <= 0 {
+		return nil, fmt.Errorf("pid %d: %w", pid, ErrNoProcess)
+	}
+	n, err := readSmall(pid, "/stat", buf)
+	switch {
+	case errors.Is(err, ErrNoProcess):
+		return nil, fmt.Errorf("pid %d: %w", pid, err)
+	case err != nil:
+		return nil, err
+	case n == 0 || n == len(buf) || buf[n-1] != '\n':
+		return readFile(pid, "stat")
+	}
+	return buf[:n], nil
 }
 
 // Start returns the start time of the process, in clock ticks since boot. ErrNoProcess when there is no such process.
@@ -261,9 +286,16 @@ func parseStat(b []byte) (Stat, error) {
 	if err != nil {
 		return Stat{}, errors.New("the stat line does not begin with a pid")
 	}
-	f := bytes.Fields(b[end+1:])
 	// proc_pid_stat(5) counts fields from 1. f starts after the first two: f[0] is the state, field 3.
-	if len(f) < 20 || len(f[0]) != 1 {
+	var f [20][]byte
+	n := 0
+	for field := range bytes.FieldsSeq(b[end+1:]) {
+		f[n] = field
+		if n++; n == len(f) {
+			break
+		}
+	}
+	if n < len(f) || len(f[0]) != 1 {
 		return Stat{}, errors.New("the stat line is too short")
 	}
 	ppid, err := strconv.Atoi(string(f[1]))
