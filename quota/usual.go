@@ -14,7 +14,7 @@ const (
 	// usualErrors is by how many standard errors of the samples that must be less than what is due.
 	usualErrors = 1.0
 	// overUsual is how many of shareWindow it must then have used more than that.
-	overUsual = 2.25
+	overUsual = 1.75
 	// likelier is how much more likely the samples must be with all that it can get than with what it uses usually.
 	likelier = 100
 )
