@@ -88,8 +88,11 @@ func (sc Scenario) longer(f, free Figures) time.Duration {
 func (sc Scenario) exceptionOf(v Variant) string {
 	if sc.Bound {
 		if i := sc.boundException(v); i >= 0 {
-			x := exceptions[i]
-			return cmp.Or(x.scenario, "all") + " · " + cmp.Or(x.variant, string(v.samplers()))
+			x, all := exceptions[i], "all samplers"
+			if x.noSeries {
+				all = string(noSeries)
+			}
+			return cmp.Or(x.scenario, "all loads") + " · " + cmp.Or(x.variant, all)
 		}
 		return ""
 	}
