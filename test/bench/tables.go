@@ -147,18 +147,23 @@ func meanTable(out io.Writer, all []*cells) {
 		if i < 0 || c.Cheats || c.Bound || strings.HasPrefix(c.Name, "low latency") {
 			continue
 		}
-		of := func(value func(fairness.Figures) float64, unit string) string {
-			low, high := math.Inf(1), math.Inf(-1)
+		of := func(value func(fairness.Figures) float64) (low, high float64) {
+			low, high = math.Inf(1), math.Inf(-1)
 			for _, runs := range c.means {
 				x := mean(runs, value)
 				low, high = min(low, x), max(high, x)
 			}
-			return between(low, high) + unit
+			return low, high
 		}
-		p99 := func(f fairness.Figures) float64 { return math.Round(milliseconds(f.Latency[i].P99)) }
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s ms | %s |\n", c.Name, of(func(f fairness.Figures) float64 { return f.Of[i] }, " %"),
-			of(func(f fairness.Figures) float64 { return math.Round(milliseconds(f.Latency[i].P50)) }, " ms"), of(p99, " ms"),
-			number(math.Round(mean(c.sideBySide, p99))), of(busy, " %"))
+		whole := func(value func(fairness.Latency) time.Duration) string {
+			low, high := of(func(f fairness.Figures) float64 { return milliseconds(value(f.Latency[i])) })
+			return between(math.Round(low), math.Round(high))
+		}
+		p50 := func(l fairness.Latency) time.Duration { return l.P50 }
+		p99 := func(l fairness.Latency) time.Duration { return l.P99 }
+		free := mean(c.sideBySide, func(f fairness.Figures) float64 { return milliseconds(f.Latency[i].P99) })
+		fmt.Fprintf(out, "| %s | %s %% | %s ms | %s ms | %s ms | %s %% |\n", c.Name,
+			between(of(func(f fairness.Figures) float64 { return f.Of[i] })), whole(p50), whole(p99), number(math.Round(free)), between(of(busy)))
 	}
 }
 
