@@ -12,16 +12,16 @@ import (
 type slot struct {
 	taken chan struct{} // has one token while it is taken
 	list  chan struct{} // has one token while an operation that may go in between waits or runs: one at a time does
-	offer chan *turn    // of an operation that yields
+	offer chan *slotUse    // of an operation that yields
 }
 
 func newSlot() *slot {
-	return &slot{taken: make(chan struct{}, 1), list: make(chan struct{}, 1), offer: make(chan *turn)}
+	return &slot{taken: make(chan struct{}, 1), list: make(chan struct{}, 1), offer: make(chan *slotUse)}
 }
 
-// turn is one use of a slot: by one operation, and by those that it lets in between. The slot is free again when all have ended, so
+// slotUse is one use of a slot: by one operation, and by those that it lets in between. The slot is free again when all have ended, so
 // that none of them waits in the worker for an operation that may take longer.
-type turn struct {
+type slotUse struct {
 	slot  *slot
 	users atomic.Int32
 	first *pending // the operation that lets others in; the client's mu guards it
@@ -40,11 +40,11 @@ func (c *Client) slot(id gpu.UUID) *slot {
 }
 
 // take waits for the slot, or for an operation that lets this one in between. The caller calls release, which does not wait.
-func (s *slot) take(ctx context.Context, info opInfo) (t *turn, release func(), err error) {
+func (s *slot) take(ctx context.Context, info opInfo) (t *slotUse, release func(), err error) {
 	if !info.between {
 		select {
 		case s.taken <- struct{}{}:
-			t = newTurn(s)
+			t = newUse(s)
 			return t, t.release, nil
 		case <-ctx.Done():
 			return nil, nil, ctx.Err()
@@ -57,7 +57,7 @@ func (s *slot) take(ctx context.Context, info opInfo) (t *turn, release func(), 
 	}
 	select {
 	case s.taken <- struct{}{}:
-		t = newTurn(s)
+		t = newUse(s)
 	case t = <-s.offer:
 	case <-ctx.Done():
 		<-s.list
@@ -66,23 +66,23 @@ func (s *slot) take(ctx context.Context, info opInfo) (t *turn, release func(), 
 	return t, func() { t.release(); <-s.list }, nil
 }
 
-// newTurn is the use of a slot by the operation that took it.
-func newTurn(s *slot) *turn {
-	t := &turn{slot: s}
+// newUse is the use of a slot by the operation that took it.
+func newUse(s *slot) *slotUse {
+	t := &slotUse{slot: s}
 	t.users.Store(1)
 	return t
 }
 
 // release ends the use of one operation.
-func (t *turn) release() {
+func (t *slotUse) release() {
 	if t.users.Add(-1) == 0 {
 		<-t.slot.taken
 	}
 }
 
 // await waits for p or ctx, and reports whether p has ended. An operation that yields lets others in between meanwhile.
-func (c *Client) await(ctx context.Context, t *turn, p *pending) (ended bool) {
-	var offer chan *turn
+func (c *Client) await(ctx context.Context, t *slotUse, p *pending) (ended bool) {
+	var offer chan *slotUse
 	if p.info.yields && !p.suspect { // One that may crash the worker is alone.
 		c.mu.Lock()
 		t.first = p
@@ -104,7 +104,7 @@ func (c *Client) await(ctx context.Context, t *turn, p *pending) (ended bool) {
 }
 
 // lengthenLocked gives the operation that let p in between the time that p took. The client's mu is held.
-func (t *turn) lengthenLocked(p *pending) {
+func (t *slotUse) lengthenLocked(p *pending) {
 	if t.first != nil && t.first != p {
 		t.first.deadline.left += p.reply.Duration
 	}

@@ -15,6 +15,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -28,6 +29,9 @@ func (b *bench) toExec(ctx context.Context) ([]Figure, error) {
 		return nil, err
 	}
 	defer remove()
+	if !booted() {
+		fmt.Fprintln(b.errs, "bench: run: gpushare run is not compared with systemd-run: not measured: no systemd")
+	}
 	for _, on := range []toExecPlace{
 		{"a MIG instance", "testdata/nodes/dgx-a100-mig.yaml", bigSpec(), 56, 10, 40}, // A process list of 4 ms is in it.
 		{"a shared GPU", "testdata/nodes/dgx-a100.yaml", sharedSpec(), 8, 5, 20},
@@ -170,7 +174,7 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 			})
 		}},
 	}
-	if _, err := os.Stat("/run/systemd/system"); err == nil { // sd_booted(3)
+	if booted() {
 		programs = append(programs, timing{
 			name:      "systemd-run --scope of date, start to its output",
 			yardstick: true,
@@ -180,8 +184,16 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 	if err := interleaved(200, programs); err != nil {
 		return nil, err
 	}
+	seldom, err := afterPauses(ctx, programs[0].measure)
+	if err != nil {
+		return nil, err
+	}
 	const rounds = 50
 	used, err := processorTime(n)
+	if err != nil {
+		return nil, err
+	}
+	counted, err := n.Client().Counters(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -205,8 +217,61 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 			return nil, err
 		}
 		used = after - used
+		now, err := n.Client().Counters(ctx)
+		if err != nil {
+			return nil, err
+		}
+		for name := range now {
+			counted[name] = now[name] - counted[name]
+		}
 	}
-	return on.figures(programs, float64(used.Microseconds())/1000/concurrent/rounds), nil
+	figures := on.figures(programs, float64(used.Microseconds())/1000/concurrent/rounds)
+	for _, c := range []struct{ name, what string }{
+		{"worker.messages", "requests to the driver"}, {"cdi.writes", "CDI files written"}, {"converge.runs", "observations of the node"},
+	} {
+		figures = append(figures, figure(
+			on.title()+"8 at once: "+c.what+" for each", []float64{float64(counted[c.name]) / concurrent / rounds}, "", "lower", nil,
+		))
+	}
+	return append(figures, seldom.figures(on.title())...), nil
+}
+
+// seldomRuns are runs after a pause, and what the kernel needs for the move that is in each of them.
+type seldomRuns struct{ run, move []float64 }
+
+// afterPauses measures runs as users start them: no other lease has started in the last tenth of a second.
+func afterPauses(ctx context.Context, run func() (float64, error)) (s seldomRuns, err error) {
+	const times = 50
+	for range times {
+		if !loop.Pause(ctx, movePause) {
+			return s, ctx.Err()
+		}
+		ms, err := run()
+		if err != nil {
+			return s, err
+		}
+		s.run = append(s.run, ms)
+	}
+	s.move, err = moves(ctx, times)
+	return s, err
+}
+
+func (s *seldomRuns) figures(title string) []Figure {
+	pause := fmt.Sprintf("after a pause of %s: median", movePause)
+	out := []Figure{figure(title+"alone, "+pause, []float64{median(s.run)}, "ms", "lower", nil)}
+	if len(s.move) > 0 {
+		out = append(out, figure("the kernel moves a process into another cgroup, "+pause, []float64{median(s.move)}, "ms", "lower", nil))
+	}
+	return out
+}
+
+// title begins the names of the figures of a place.
+func (on *toExecPlace) title() string { return "gpushare run to exec on " + on.name + ", without systemd, " }
+
+// booted reports whether systemd runs here: sd_booted(3).
+func booted() bool {
+	_, err := os.Stat("/run/systemd/system")
+	return err == nil
 }
 
 // processorTime is what this process, the programs that it awaited, the daemon and its programs have used.
@@ -234,7 +299,7 @@ func processorTime(n *harness.Node) (sum time.Duration, err error) {
 
 // figures are those of one place. The first program is gpushare run.
 func (on *toExecPlace) figures(programs []timing, processor float64) []Figure {
-	name := "gpushare run to exec on " + on.name + ", without systemd, "
+	name := on.title()
 	run := &programs[0]
 	figures := []Figure{
 		figure(name+"alone: minimum", []float64{slices.Min(run.all)}, "ms", "lower", nil),
