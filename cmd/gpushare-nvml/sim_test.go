@@ -604,7 +604,11 @@ func TestSimAListGoesBetween(t *testing.T) {
 	var in gpu.Instance
 	for start := range uint32(7) {
 		var err error
-		if in, err = n.CreateInstance(ctx, id, gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: start, Size: 1}}); err != nil {
+		if in, err = n.CreateInstance(
+			ctx,
+			id,
+			gpu.NewInstance{ProfileID: 19, Placement: gpu.Placement{Start: start, Size: 1}},
+		); err != nil {
 			t.Fatal(err)
 		}
 	}

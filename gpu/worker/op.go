@@ -55,32 +55,37 @@ type opInfo struct {
 	timeout func(Deadlines) time.Duration
 }
 
-func readTime(d Deadlines) time.Duration   { return d.Read }
-func changeTime(d Deadlines) time.Duration { return d.Change }
+func nodeTime(d Deadlines) time.Duration     { return d.Node }
+func snapshotTime(d Deadlines) time.Duration { return d.Snapshot }
+func profilesTime(d Deadlines) time.Duration { return d.Profiles }
+func readTime(d Deadlines) time.Duration     { return d.Read }
+func changeTime(d Deadlines) time.Duration   { return d.Change }
+func modeTime(d Deadlines) time.Duration     { return d.Mode }
+func noTime(Deadlines) time.Duration         { return 0 }
 
 // operations describes each operation.
 var operations = map[Op]opInfo{
-	OpNode:              {verb: "read the node", thread: threadNode, timeout: func(d Deadlines) time.Duration { return d.Node }},
-	OpSnapshot:          {verb: "read the state", thread: threadGPU, yields: true, timeout: func(d Deadlines) time.Duration { return d.Snapshot }},
-	OpProfiles:          {verb: "read the MIG profiles", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpNode:              {verb: "read the node", thread: threadNode, timeout: nodeTime},
+	OpSnapshot:          {verb: "read the state", thread: threadGPU, yields: true, timeout: snapshotTime},
+	OpProfiles:          {verb: "read the MIG profiles", thread: threadGPU, timeout: profilesTime},
 	OpMemory:            {verb: "read the memory", thread: threadGPU, timeout: readTime},
 	OpProcesses:         {verb: "read the processes", thread: threadGPU, yields: true, timeout: readTime},
 	OpInstanceProcesses: {verb: "read the processes", thread: threadGPU, between: true, timeout: readTime},
 	OpUtilization:       {verb: "read the utilisation", thread: threadGPU, timeout: readTime},
 	OpInstanceUse:       {verb: "read the utilisation of instances", thread: threadGPU, timeout: readTime},
 	OpSeries:            {verb: "read the utilisation series", thread: threadGPU, timeout: readTime},
-	OpNVLinks:           {verb: "read the NVLinks", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpNVLinks:           {verb: "read the NVLinks", thread: threadGPU, timeout: profilesTime},
 	OpMemoryLimit:       {verb: "read the memory limit", thread: threadGPU, timeout: readTime},
 	OpSetMemoryLimit:    {verb: "set the memory limit", thread: threadGPU, write: true, timeout: readTime},
-	OpHealth:            {verb: "read the health", thread: threadGPU, timeout: func(d Deadlines) time.Duration { return d.Profiles }},
+	OpHealth:            {verb: "read the health", thread: threadGPU, timeout: profilesTime},
 	OpSensors:           {verb: "read the sensors", thread: threadGPU, timeout: readTime},
 	OpSetPowerLimit:     {verb: "set the power limit", thread: threadGPU, write: true, timeout: changeTime},
-	OpSetMIGMode:        {verb: "set the MIG mode", thread: threadGPU, write: true, timeout: func(d Deadlines) time.Duration { return d.Mode }},
+	OpSetMIGMode:        {verb: "set the MIG mode", thread: threadGPU, write: true, timeout: modeTime},
 	OpCreateInstance:    {verb: "create instance", thread: threadGPU, write: true, timeout: changeTime},
 	OpCompleteInstance:  {verb: "complete instance", thread: threadGPU, write: true, timeout: changeTime},
 	OpDestroyInstance:   {verb: "destroy instance", thread: threadGPU, write: true, timeout: changeTime},
 	OpSetComputeMode:    {verb: "set the compute mode", thread: threadGPU, write: true, timeout: changeTime},
-	OpEvents:            {verb: "watch events", thread: threadEvents, timeout: func(Deadlines) time.Duration { return 0 }},
+	OpEvents:            {verb: "watch events", thread: threadEvents, timeout: noTime},
 }
 
 // Deadlines are the time limits of the operations. A GPU that exceeds one is unresponsive. Zero fields have the defaults.

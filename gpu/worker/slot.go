@@ -12,7 +12,7 @@ import (
 type slot struct {
 	taken chan struct{} // has one token while it is taken
 	list  chan struct{} // has one token while an operation that may go in between waits or runs: one at a time does
-	offer chan *slotUse    // of an operation that yields
+	offer chan *slotUse // of an operation that yields
 }
 
 func newSlot() *slot {

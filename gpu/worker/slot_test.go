@@ -64,14 +64,22 @@ func TestAListGoesBetween(t *testing.T) {
 						}
 					}
 					if want := (lists + 3) * listTime; ended["all"] != want {
-						t.Errorf("the reading of all instances ended after %s; want %s: it was let through between lists", ended["all"], want)
+						t.Errorf(
+							"the reading of all instances ended after %s; want %s: it was let through between lists",
+							ended["all"],
+							want,
+						)
 					}
 					if ended["memory"] < ended["all"] {
 						t.Errorf("the memory was read after %s, before the reading of all instances had ended", ended["memory"])
 					}
 				})
 				if d := c.Stats().Ops[long.op].Driver; d != lists*listTime {
-					t.Errorf("the reading of all instances counts as %s inside the driver; want %s, without the lists of others", d, lists*listTime)
+					t.Errorf(
+						"the reading of all instances counts as %s inside the driver; want %s, without the lists of others",
+						d,
+						lists*listTime,
+					)
 				}
 			})
 		})

@@ -188,52 +188,65 @@ func runToExec(ctx context.Context, n *harness.Node, on toExecPlace, empty strin
 	if err != nil {
 		return nil, err
 	}
+	burst, err := atOnce(ctx, n, programs, lease)
+	if err != nil {
+		return nil, err
+	}
+	figures := append(on.figures(programs, burst.processor), burst.figures(on.title())...)
+	return append(figures, seldom.figures(on.title())...), nil
+}
+
+// burst is what eight loops of gpushare run needed, for each run.
+type burst struct {
+	processor float64 // ms of all programs
+	counted   map[string]float64
+}
+
+// atOnce measures gpushare run, the first program, and then the yardsticks in eight loops.
+func atOnce(ctx context.Context, n *harness.Node, programs []timing, lease func(loop int) func() (float64, error)) (b burst, err error) {
 	const rounds = 50
 	used, err := processorTime(n)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
-	counted, err := n.Client().Counters(ctx)
+	before, err := n.Client().Counters(ctx)
 	if err != nil {
-		return nil, err
+		return b, err
 	}
-	for i := range programs {
-		t := &programs[i]
-		measure := func(int) func() (float64, error) { return t.measure }
-		switch {
-		case i == 0:
-			measure = lease
-		case !t.yardstick:
+	if programs[0].eight, err = concurrently(concurrent, rounds, lease); err != nil {
+		return b, err
+	}
+	after, err := processorTime(n)
+	if err != nil {
+		return b, err
+	}
+	now, err := n.Client().Counters(ctx)
+	if err != nil {
+		return b, err
+	}
+	b = burst{float64((after - used).Microseconds()) / 1000 / concurrent / rounds, map[string]float64{}}
+	for name := range now {
+		b.counted[name] = float64(now[name]-before[name]) / concurrent / rounds
+	}
+	for i := range programs[1:] {
+		t := &programs[1+i]
+		if !t.yardstick {
 			continue
 		}
-		if t.eight, err = concurrently(concurrent, rounds, measure); err != nil {
-			return nil, err
-		}
-		if i > 0 {
-			continue
-		}
-		after, err := processorTime(n)
-		if err != nil {
-			return nil, err
-		}
-		used = after - used
-		now, err := n.Client().Counters(ctx)
-		if err != nil {
-			return nil, err
-		}
-		for name := range now {
-			counted[name] = now[name] - counted[name]
+		if t.eight, err = concurrently(concurrent, rounds, func(int) func() (float64, error) { return t.measure }); err != nil {
+			return b, err
 		}
 	}
-	figures := on.figures(programs, float64(used.Microseconds())/1000/concurrent/rounds)
+	return b, nil
+}
+
+func (b *burst) figures(title string) (out []Figure) {
 	for _, c := range []struct{ name, what string }{
 		{"worker.messages", "requests to the driver"}, {"cdi.writes", "CDI files written"}, {"converge.runs", "observations of the node"},
 	} {
-		figures = append(figures, figure(
-			on.title()+"8 at once: "+c.what+" for each", []float64{float64(counted[c.name]) / concurrent / rounds}, "", "lower", nil,
-		))
+		out = append(out, figure(title+"8 at once: "+c.what+" for each", []float64{b.counted[c.name]}, "", "lower", nil))
 	}
-	return append(figures, seldom.figures(on.title())...), nil
+	return out
 }
 
 // seldomRuns are runs after a pause, and what the kernel needs for the move that is in each of them.
@@ -266,7 +279,9 @@ func (s *seldomRuns) figures(title string) []Figure {
 }
 
 // title begins the names of the figures of a place.
-func (on *toExecPlace) title() string { return "gpushare run to exec on " + on.name + ", without systemd, " }
+func (on *toExecPlace) title() string {
+	return "gpushare run to exec on " + on.name + ", without systemd, "
+}
 
 // booted reports whether systemd runs here: sd_booted(3).
 func booted() bool {
