@@ -84,12 +84,19 @@ func (p partFreezer) Leaf(id string) (string, error) {
 	return p.LeafFreezer.Leaf(id)
 }
 
+// begun is the key of a context with which the freeze of a part is begun and not waited for.
+type begun struct{}
+
 // Freeze stops the processes.
 func (p partFreezer) Freeze(ctx context.Context, id string) error {
-	if _, cg, ok := strings.Cut(id, partSign); ok {
-		return p.kernel.Freeze(ctx, cg)
+	_, cg, ok := strings.Cut(id, partSign)
+	switch {
+	case !ok:
+		return p.LeafFreezer.Freeze(ctx, id)
+	case ctx.Value(begun{}) != nil:
+		return p.kernel.begin(cg)
 	}
-	return p.LeafFreezer.Freeze(ctx, id)
+	return p.kernel.Freeze(ctx, cg)
 }
 
 // Thaw undoes Freeze.
@@ -151,7 +158,8 @@ func (j *JobFreezer) Freeze(ctx context.Context, id string, reason FreezeReason,
 	return nil
 }
 
-// freeze freezes the parts that there are now. The job's lock is held.
+// freeze freezes the parts that there are now: it begins with all of them and then waits, because a kernel that stops a hundred tasks one
+// after the other takes longer than a slice. The job's lock is held.
 func (j *JobFreezer) freeze(ctx context.Context, id string, at JobCgroup, x *frozenJob, d time.Duration) error {
 	points, err := j.h.FreezePoints(at.Layout, at.Path)
 	if errors.Is(err, ErrNotFound) {
@@ -174,15 +182,28 @@ func (j *JobFreezer) freeze(ctx context.Context, id string, at JobCgroup, x *fro
 			}
 		}
 		x.parts[cg] = true // From here on it has to be thawed.
-		err := j.Freezer.Freeze(ctx, partID(id, cg), ForTimeSlice, d)
-		if errors.Is(err, ErrNotFound) || isRemoved(err) {
-			err = j.forgetPart(ctx, id, x, cg)
+		err := j.Freezer.Freeze(context.WithValue(ctx, begun{}, true), partID(id, cg), ForTimeSlice, d)
+		if err := j.unlessEnded(ctx, id, x, cg, err); err != nil {
+			return err
 		}
-		if err != nil {
+	}
+	for cg, frozen := range x.parts {
+		if !frozen {
+			continue
+		}
+		if err := j.unlessEnded(ctx, id, x, cg, j.freezer.Freeze(ctx, partID(id, cg))); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// unlessEnded returns an error of a freeze, and forgets the part if it was removed meanwhile: its task has ended.
+func (j *JobFreezer) unlessEnded(ctx context.Context, id string, x *frozenJob, cg string, err error) error {
+	if errors.Is(err, ErrNotFound) || isRemoved(err) {
+		return j.forgetPart(ctx, id, x, cg)
+	}
+	return err
 }
 
 // forgetPart thaws a part of a job and forgets it.

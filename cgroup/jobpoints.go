@@ -24,7 +24,7 @@ const (
 )
 
 // mostPoints is how many cgroups of one job are frozen: each has a thaw deadline.
-const mostPoints = 256
+const mostPoints = 1024
 
 // errNoJob says that a cgroup has not the layout that its engine gives to jobs.
 var errNoJob = errors.New("it is not laid out as a job of its engine")

@@ -86,7 +86,7 @@ func TestWhatIsNoFreezePoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := h.FreezePoints(SlurmLayout, "/job_1"); err == nil || !strings.Contains(err.Error(), "more than 256") {
+	if got, err := h.FreezePoints(SlurmLayout, "/job_1"); err == nil || !strings.Contains(err.Error(), "more than 1024") {
 		t.Errorf("%d cgroups: %v", len(got), err)
 	}
 }

@@ -42,6 +42,16 @@ func (f KernelFreezer) Freeze(ctx context.Context, cg string) error {
 	return err
 }
 
+// begin begins a freeze and does not wait for it.
+func (f KernelFreezer) begin(cg string) error {
+	files, err := f.set(cg, true)
+	if err != nil {
+		return fmt.Errorf("cannot freeze %s: %w", cg, err)
+	}
+	f.done(files)
+	return nil
+}
+
 // Thaw continues the processes of the cgroup. It is idempotent. A missing cgroup is no error. Processes that another program keeps
 // stopped in a cgroup above it, as Slurm does with a suspended step, are thawed by that one.
 func (f KernelFreezer) Thaw(ctx context.Context, cg string) error {

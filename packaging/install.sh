@@ -67,7 +67,7 @@ done
 for file in examples/*.yaml; do
 	put 0644 "$file" "share/gpushare/$file"
 done
-for file in examples/monitoring/* examples/ansible/*; do
+for file in examples/monitoring/* examples/ansible/* examples/slurm/spank/*; do
 	put 0644 "$file" "share/gpushare/$file"
 done
 for file in examples/prolog/* examples/slurm/*.sh; do

@@ -42,6 +42,7 @@ type site struct {
 	dir    string // of its files
 	cgroup string // of slurmd and its jobs, in the file system
 	scope  string // the jobs' below it
+	spank  string // the SPANK plug-in; empty: none
 	late   bool   // the cgroup of a job comes after the Prolog, as before 24.05
 	plain  bool   // the scripts find gpushare and its socket where they are on a host
 }
@@ -193,7 +194,7 @@ echo $$ >"$job/cgroup.procs"
 	if s.late {
 		inJob = ""
 	}
-	s.write("prolog", "#!/bin/sh\n"+environment+inJob+prolog+"\n")
+	s.write("prolog", "#!/bin/sh\nenv | grep ^SPANK_ >>"+s.dir+"/spank.log\n"+environment+inJob+prolog+"\n")
 	s.write("epilog", "#!/bin/sh\n"+environment+epilog+"\njob="+s.scope+`/job_$SLURM_JOB_ID
 for i in $(seq 100); do
 	rmdir "$job" 2>/dev/null && break
@@ -219,6 +220,10 @@ exit 0
 	}
 	host, _, _ = strings.Cut(host, ".")
 	port := 20000 + os.Getpid()%10000*2
+	plugins := ""
+	if s.spank != "" {
+		plugins = "PlugStackConfig=" + s.write("plugstack.conf", "required "+s.spank+"\n") + "\n"
+	}
 	s.write("slurm.conf", fmt.Sprintf(`ClusterName=lab
 SlurmctldHost=%[1]s(127.0.0.1)
 SlurmUser=root
@@ -250,7 +255,7 @@ MinJobAge=300
 KillWait=2
 NodeName=node1 NodeHostname=%[1]s NodeAddr=127.0.0.1 CPUs=16 RealMemory=500 Gres=%[6]s State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=1:00:00 State=UP OverSubscribe=NO
-`, host, s.dir, port, port+1, g.GresTypes, g.Gres))
+`+plugins, host, s.dir, port, port+1, g.GresTypes, g.Gres))
 }
 
 // start starts Slurm in namespaces of its own: all of it ends with their first process.
