@@ -151,16 +151,27 @@ func (j *JobFreezer) Freeze(ctx context.Context, id string, reason FreezeReason,
 	if x.stopping {
 		return fmt.Errorf("cannot freeze %s: %w", id, ErrStopping)
 	}
-	if err := j.freeze(ctx, id, at, x, d); err != nil {
-		return errors.Join(err, j.thaw(context.WithoutCancel(ctx), id, x))
+	// A kernel that stops a hundred tasks one after the other takes longer than a slice: it begins with all, and then they are waited for.
+	err := j.begin(ctx, id, at, x, d)
+	if err == nil {
+		err = j.await(ctx, id, x)
+	}
+	if err != nil {
+		return errors.Join(err, j.undo(ctx, id, x))
 	}
 	x.until = procfs.BootTime() + d
 	return nil
 }
 
-// freeze freezes the parts that there are now: it begins with all of them and then waits, because a kernel that stops a hundred tasks one
-// after the other takes longer than a slice. The job's lock is held.
-func (j *JobFreezer) freeze(ctx context.Context, id string, at JobCgroup, x *frozenJob, d time.Duration) error {
+// undo thaws a job after an error. Its lock is held.
+func (j *JobFreezer) undo(ctx context.Context, id string, x *frozenJob) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), thawTimeout)
+	defer cancel()
+	return j.thaw(ctx, id, x)
+}
+
+// begin begins to freeze the parts that there are now. The job's lock is held.
+func (j *JobFreezer) begin(ctx context.Context, id string, at JobCgroup, x *frozenJob, d time.Duration) error {
 	points, err := j.h.FreezePoints(at.Layout, at.Path)
 	if errors.Is(err, ErrNotFound) {
 		points, err = nil, nil // It has ended.
@@ -187,6 +198,11 @@ func (j *JobFreezer) freeze(ctx context.Context, id string, at JobCgroup, x *fro
 			return err
 		}
 	}
+	return nil
+}
+
+// await waits until the parts are frozen that are being frozen. The job's lock is held.
+func (j *JobFreezer) await(ctx context.Context, id string, x *frozenJob) error {
 	for cg, frozen := range x.parts {
 		if !frozen {
 			continue
@@ -350,7 +366,8 @@ func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
 	return nil
 }
 
-// renew freezes the parts that came since the last freeze of a job. It is called while something is frozen.
+// renew freezes the parts that came since the last freeze of a job. It is called while something is frozen, and waits for none: the next
+// sign of life is due soon after. The next Freeze, which moves the deadline, waits for them.
 func (j *JobFreezer) renew(ctx context.Context) error {
 	var errs []error
 	for id, x := range j.all() {
@@ -359,8 +376,8 @@ func (j *JobFreezer) renew(ctx context.Context) error {
 			continue
 		}
 		if left := x.until - procfs.BootTime(); left > 0 && !x.stopping {
-			if err := j.freeze(ctx, id, at, x, left); err != nil {
-				errs = append(errs, fmt.Errorf("cannot freeze what came to %s: %w", id, err))
+			if err := j.begin(ctx, id, at, x, left); err != nil {
+				errs = append(errs, fmt.Errorf("cannot freeze what came to %s: %w", id, errors.Join(err, j.undo(ctx, id, x))))
 			}
 		}
 		x.mu.Unlock()
