@@ -13,10 +13,40 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 )
 
-// JobCgroup is the cgroup of a job of an engine.
+// JobCgroup is where the processes of a job of an engine are: in one cgroup, or in those of the pods that share a lease.
 type JobCgroup struct {
 	Layout JobLayout
-	Path   string
+	Paths  []string
+}
+
+// contains reports whether a cgroup is one of the job, or below one.
+func (at *JobCgroup) contains(cg string) bool {
+	return slices.ContainsFunc(at.Paths, func(top string) bool { return Below(cg, top) })
+}
+
+// points lists what may be frozen of all cgroups of a job. ErrNotFound if none of them is there.
+func (j *JobFreezer) points(at *JobCgroup) ([]string, error) {
+	var points []string
+	var missing error
+	found := false
+	for _, top := range at.Paths {
+		list, err := j.h.FreezePoints(at.Layout, top)
+		switch {
+		case errors.Is(err, ErrNotFound):
+			missing = err
+			continue
+		case err != nil:
+			return nil, err
+		}
+		found, points = true, append(points, list...)
+	}
+	if !found {
+		return nil, missing
+	}
+	if len(points) > mostPoints {
+		return nil, tooManyPoints(at.Paths[0], len(points))
+	}
+	return points, nil
 }
 
 // JobFreezer freezes scopes as its Freezer does, and jobs of engines: their processes are in cgroups that the engine made, of which it
@@ -172,7 +202,7 @@ func (j *JobFreezer) undo(ctx context.Context, id string, x *frozenJob) error {
 
 // begin begins to freeze the parts that there are now. The job's lock is held.
 func (j *JobFreezer) begin(ctx context.Context, id string, at JobCgroup, x *frozenJob, d time.Duration) error {
-	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	points, err := j.points(&at)
 	if errors.Is(err, ErrNotFound) {
 		points, err = nil, nil // It has ended.
 	}
@@ -330,7 +360,7 @@ func (j *JobFreezer) Frozen(id string) (bool, error) {
 	if !ok {
 		return j.Freezer.Frozen(id)
 	}
-	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	points, err := j.points(&at)
 	if err != nil {
 		return false, err
 	}
@@ -349,7 +379,7 @@ func (j *JobFreezer) Frozen(id string) (bool, error) {
 // Outside returns why a job cannot be frozen whole: the first of these processes that is in none of its FreezePoints. nil if all are,
 // or have ended.
 func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
-	points, err := j.h.FreezePoints(at.Layout, at.Path)
+	points, err := j.points(&at)
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}
@@ -358,7 +388,7 @@ func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
 	}
 	for _, pid := range pids {
 		cg, err := procfs.Cgroup(pid)
-		if err != nil || !Below(cg, at.Path) || slices.ContainsFunc(points, func(p string) bool { return Below(cg, p) }) {
+		if err != nil || !at.contains(cg) || slices.ContainsFunc(points, func(p string) bool { return Below(cg, p) }) {
 			continue
 		}
 		return fmt.Errorf("pid %d (%s) is in %s, which gpushare does not freeze", pid, procfs.Name(pid), cg)

@@ -81,7 +81,7 @@ func newTestJobFreezer(t *testing.T, tree *Tree, dir, job string) *JobFreezer {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { f.Close() })
-	f.Permit("job", JobCgroup{SlurmLayout, job})
+	f.Permit("job", JobCgroup{SlurmLayout, []string{job}})
 	return f
 }
 
@@ -139,7 +139,7 @@ func TestJobIsFrozen(t *testing.T) {
 	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
 		t.Errorf("what may not be frozen any more is not thawed: %v", err)
 	}
-	f.Permit("job", JobCgroup{SlurmLayout, job.top})
+	f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
 	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +192,7 @@ func TestFrozenByAnother(t *testing.T) {
 	if err := f.Retain(t.Context(), nil); err != nil || !job.isSet(other) {
 		t.Errorf("what another program has frozen is thawed when the job is forgotten: %v", err)
 	}
-	f.Permit("job", JobCgroup{SlurmLayout, job.top})
+	f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
 	job.set(other, "0")
 	step := job.top + "/step_0/user"
 	for name, suspend := range map[string]func(){
@@ -242,5 +242,27 @@ func TestJobOfAKilledFreezer(t *testing.T) {
 			return job.frozen(task) // On a busy host gpushare-thaw may have been faster.
 		})
 		eventually(t, "gpushare-thaw thaws it", func() bool { return !job.isSet(task) && !job.frozen(task) })
+	}
+}
+
+// The pods of one lease are frozen together, also while one of them is not there.
+func TestPodsOfALeaseAreFrozen(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, one := job.spawn("pod1")
+	_, container := job.spawn("pod2/cri-containerd-1.scope")
+	two := filepath.Dir(container)
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	at := JobCgroup{PodLayout, []string{one, two, job.top + "/pod3"}}
+	f.Permit("job", at)
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if !job.isSet(one) || !job.isSet(two) || job.isSet(container) || usedDeadlines(t, dir) != 2 {
+		t.Errorf("set: %v, %v, the container's %v; %d deadlines", job.isSet(one), job.isSet(two), job.isSet(container), usedDeadlines(t, dir))
+	}
+	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(one) || job.isSet(two) {
+		t.Errorf("they are not thawed: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func (h Hierarchy) FreezePoints(layout JobLayout, top string) ([]string, error) 
 		return nil, fmt.Errorf("cannot find what may be frozen of cgroup %s: %w", top, err)
 	}
 	if len(points) > mostPoints {
-		return nil, fmt.Errorf("cannot freeze cgroup %s: it has %d parts, more than %d", top, len(points), mostPoints)
+		return nil, tooManyPoints(top, len(points))
 	}
 	kept := points[:0]
 	for _, cg := range points {
@@ -54,6 +54,10 @@ func (h Hierarchy) FreezePoints(layout JobLayout, top string) ([]string, error) 
 		kept = append(kept, cg)
 	}
 	return kept, nil
+}
+
+func tooManyPoints(top string, n int) error {
+	return fmt.Errorf("cannot freeze cgroup %s: it has %d parts, more than %d", top, n, mostPoints)
 }
 
 func (h Hierarchy) laidOut(layout JobLayout, top string) ([]string, error) {

@@ -35,7 +35,7 @@ func (en *Enforcer) permit(l *lease.Lease, used *leaseUse, stage string) error {
 		if stage == quota.StageStopping {
 			return errMemoryFirst
 		}
-		at := cgroup.JobCgroup{Layout: layouts[l.Engine.Name()], Path: l.Cgroup}
+		at := cgroup.JobCgroup{Layout: layouts[l.Engine.Name()], Paths: l.Cgroups()}
 		var pids []int
 		if used != nil {
 			for pid := range used.processes {

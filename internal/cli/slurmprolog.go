@@ -43,7 +43,8 @@ func (a *app) slurmPrologCommand() *cobra.Command {
 		Long: `Prolog is what the Prolog of Slurm runs: 'gpushare slurm install' writes it. It reads the job from the
 environment that Slurm gives a Prolog, finds its GPUs by the order in which slurmd counts them ('slurmd -G'),
 and requests one keyed lease, slurm:CLUSTER:JOB:RESTART, for the cgroup of the job: as much GPU memory as it
-has shards of 1 GiB, its MIG instance, or its whole GPUs, if a grant of the tenant is of them.
+has shards of 1 GiB, its MIG instance, or its whole GPUs, if a grant of the tenant is of them. Of a shared GPU
+it has what --gpu-memory and --gpu-share of the SPANK plug-in say, and never more than its shards.
 
 A job without a lease runs; why it has none is in the journal (gpushare-prolog) and in its output, if
 Slurm's TaskProlog is that of gpushare. The exit code is 0, also when Slurm or gpushared does not answer: another
@@ -136,6 +137,9 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 	request, err := job.Request(places, shards, t, status)
 	if err != nil {
 		return note, err
+	}
+	for _, line := range slurm.Ask(&request, places[0].Shared, a.getenv) {
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: %s", job.ID, line))
 	}
 	own, err := procfs.Cgroup(os.Getpid())
 	if err != nil {

@@ -17,6 +17,14 @@ func TestSpankReachesTheProlog(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
 	s.batch("job", "exec sleep 1\n")
+	s.batch("long", "exec sleep 100\n")
+	id := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=shard:4 --gpu-memory=3G --gpu-share=30 long")
+	s.awaitKeys(ctx, "slurm:lab:"+id+":0")
+	if l := s.leases(ctx)[0]; l.GPUMemory == nil || l.GPUMemory.Limit != 3<<30 || l.Share == nil || l.Share.Entitled != 30 {
+		t.Errorf("the lease has memory %+v and share %+v", l.GPUMemory, l.Share)
+	}
+	s.slurm(ctx, "scancel "+id)
+	s.awaitKeys(ctx)
 	for _, line := range []string{
 		"sbatch -o %j.out --gres=shard:4 --gpu-memory=3G --gpu-share=30 job",
 		"srun --gres=shard:4 --gpu-memory=512MiB true",

@@ -1,0 +1,50 @@
+package slurm
+
+import (
+	"fmt"
+	"regexp"
+
+	"github.com/gpushare/gpushare/api"
+)
+
+// The variables of the SPANK plug-in, as a Prolog has them, and their forms. A user can set them without the plug-in.
+const (
+	memoryVariable = "SPANK_GPUSHARE_MEMORY"
+	shareVariable  = "SPANK_GPUSHARE_SHARE"
+)
+
+var (
+	memoryForm = regexp.MustCompile(`^[1-9][0-9]{0,8}[MG]iB$`)
+	shareForm  = regexp.MustCompile(`^([1-9][0-9]?|100)%$`)
+)
+
+// Ask adds to a request what the user asked for with --gpu-memory and --gpu-share: less than the shards have, and never more. It returns
+// what is not taken, and why.
+func Ask(q *api.EngineRequest, shared bool, getenv func(string) string) (ignored []string) {
+	ignore := func(variable, why string) { ignored = append(ignored, fmt.Sprintf("%s is ignored: %s", variable, why)) }
+	if text := getenv(memoryVariable); text != "" {
+		memory, err := api.ParseBytes(text)
+		switch {
+		case !memoryForm.MatchString(text) || err != nil:
+			ignore(memoryVariable, fmt.Sprintf("%.40q is an invalid amount", text))
+		case !shared:
+			ignore(memoryVariable, "the job has no shared GPU")
+		case q.GPUMemory != nil && memory > *q.GPUMemory:
+			ignore(memoryVariable, fmt.Sprintf("%s is more than the %s of its shards", text, *q.GPUMemory))
+		default:
+			q.GPUMemory = &memory
+		}
+	}
+	if text := getenv(shareVariable); text != "" {
+		share, err := api.ParsePercent(text)
+		switch {
+		case !shareForm.MatchString(text) || err != nil:
+			ignore(shareVariable, fmt.Sprintf("%.40q is an invalid share", text))
+		case !shared:
+			ignore(shareVariable, "the job has no shared GPU")
+		default:
+			q.Share = &share
+		}
+	}
+	return ignored
+}
