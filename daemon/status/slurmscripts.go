@@ -33,7 +33,7 @@ func checkSlurmScripts(
 		}
 		path := filepath.Join(slurm.Directory, s.File)
 		text, err := boundedread.Trusted(filepath.Join(root, path), boundedread.Settings)
-		was, ours := slurm.MarkOf(string(text))
+		was, known := slurm.HeaderOf(string(text))
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			warn(name, fmt.Sprintf("%s is not there: unless the site has an own %s, jobs get no lease", path, s.Setting), hint)
@@ -41,7 +41,7 @@ func checkSlurmScripts(
 		case err != nil:
 			warn(name, err.Error(), hint)
 			return
-		case !ours:
+		case !known:
 			warn(name, path+" is not of gpushare", hint)
 			return
 		case was != version.Version:

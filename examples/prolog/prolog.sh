@@ -9,7 +9,7 @@
 #
 # It exits with the code of gpushare: 3 if nothing is free now. Then the job has no lease, and must not start.
 #
-# It is not for Slurm, and does nothing there: examples/slurm is, see docs/slurm.md.
+# It is not for Slurm, and does nothing there: 'gpushare slurm install' is, see docs/slurm.md.
 set -eu
 if [ -n "${SLURM_JOB_ID:-}" ]; then
 	# A code other than 0 would drain the node if Slurm runs this as its Prolog.

@@ -46,11 +46,11 @@ func (a *app) slurmHealth(ctx context.Context, d *draining) error {
 		a.toJournal("gpushare-health", "the health of the GPUs is not known: "+err.Error())
 		return nil
 	}
-	sick := slurm.SickGPUs(status)
-	if len(sick) == 0 {
+	unusable := slurm.UnusableGPUs(status)
+	if len(unusable) == 0 {
 		return nil
 	}
-	reason := "gpushare: " + strings.Join(strings.Fields(printable(strings.Join(sick, "; "))), " ")
+	reason := "gpushare: " + strings.Join(strings.Fields(printable(strings.Join(unusable, "; "))), " ")
 	name, err := a.slurmName(ctx, d)
 	if err == nil {
 		text, _ := a.slurmProgramWithin(ctx, limit, "scontrol", "-o", "show", "node", name)

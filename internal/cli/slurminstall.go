@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -75,7 +76,12 @@ func (f *slurmSite) variables() ([]string, error) {
 		}
 		out = append(out, line)
 	}
-	return out, nil
+	// A HealthCheckProgram has no SLURM_CONF: Slurm's programs look for it where their package has it.
+	if strings.ContainsAny(f.dir, "'\n") || !filepath.IsAbs(f.dir) {
+		return nil, usageError{err: fmt.Errorf("invalid --dir %q: it is no absolute path, or has quotes", f.dir), hint: "name the directory of slurm.conf"}
+	}
+	conf := filepath.Join(f.dir, "slurm.conf")
+	return append(out, fmt.Sprintf("[ -n \"${SLURM_CONF:-}\" ] || [ ! -e '%[1]s' ] || export SLURM_CONF='%[1]s'", conf)), nil
 }
 
 // textOf is a script by the setting that runs it.
@@ -101,7 +107,7 @@ func (a *app) slurmInstall(f *slurmSite) error {
 		if err != nil {
 			return err
 		}
-		texts[path] = slurm.Marked(textOf(s.Setting), version.Version, variables)
+		texts[path] = slurm.Headed(textOf(s.Setting), version.Version, variables)
 		file := api.SlurmFile{Path: path, Setting: s.Setting, Done: "written", Version: was}
 		switch {
 		case have == texts[path]:
@@ -222,7 +228,7 @@ func siteScript(path string) (text, version string, err error) {
 	if text = string(b); text == "" {
 		text = "\n" // It is there.
 	}
-	version, _ = slurm.MarkOf(text)
+	version, _ = slurm.HeaderOf(text)
 	return text, version, nil
 }
 

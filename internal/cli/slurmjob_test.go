@@ -11,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
@@ -74,10 +73,10 @@ func (j *jobRun) run(r routes, args ...string) (result, string) {
 }
 
 // The Prolog fails for a GPU that no job can use, and for nothing else: a failure drains the node.
-func TestSlurmPrologFailsForASickGPUAlone(t *testing.T) {
+func TestSlurmPrologFailsForAnUnusableGPUAlone(t *testing.T) {
 	t.Parallel()
-	sick := jobNode()
-	sick.GPUs[0].State, sick.GPUs[0].Reason = "lost", "Xid 79"
+	unusable := jobNode()
+	unusable.GPUs[0].State, unusable.GPUs[0].Reason = "lost", "Xid 79"
 	external := jobNode()
 	external.GPUs[0].Mode = api.ModeExternal
 	hangs := "GET /v1/status"
@@ -90,7 +89,7 @@ func TestSlurmPrologFailsForASickGPUAlone(t *testing.T) {
 		says     string // in the journal
 		refused  string // in the output of the job
 	}{
-		{"a sick GPU", routes{"GET /v1/status": sick}, nil, nil, api.ExitDegraded, "job 42: GPU 0 is lost: Xid 79", ""},
+		{"an unusable GPU", routes{"GET /v1/status": unusable}, nil, nil, api.ExitDegraded, "job 42: GPU 0 is lost: Xid 79", ""},
 		{"no GPU", routes{}, nil, []string{"SLURM_JOB_GPUS="}, 0, "", ""},
 		{"no job", routes{}, nil, []string{"SLURM_JOB_ID=x"}, 0, "SLURM_JOB_ID is", ""},
 		{
@@ -151,32 +150,32 @@ func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
 }
 
 // The node is drained for a GPU that Slurm places on and no job can use, once, and for nothing else.
-func TestSlurmHealthDrainsForASickGPUAlone(t *testing.T) {
+func TestSlurmHealthDrainsForAnUnusableGPUAlone(t *testing.T) {
 	t.Parallel()
-	sick, cordoned, local := jobNode(), jobNode(), jobNode()
-	sick.GPUs[0].State, sick.GPUs[0].Reason = "lost", "Xid 79"
+	unusable, cordoned, local := jobNode(), jobNode(), jobNode()
+	unusable.GPUs[0].State, unusable.GPUs[0].Reason = "lost", "Xid 79"
 	cordoned.GPUs[0].State = "cordoned"
 	local.GPUs = append(local.GPUs, api.GPUStatus{Index: 1, State: "lost"})
 	const idle, drained = "NodeName=node1 State=IDLE", "NodeName=node1 State=IDLE+DRAIN Reason=disk [root@now]"
 	for _, c := range []struct {
-		name   string
-		status any
-		node   string // what scontrol says
-		code   int
-		asks   string // the last command of scontrol; empty: none
+		name    string
+		status  any
+		node    string // what scontrol says
+		code    int
+		request string // the last command of scontrol; empty: none
 	}{
 		{"well", jobNode(), idle, 0, ""},
-		{"a sick GPU", sick, idle, 0, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
-		{"drained already", sick, drained, 0, "-o show node node1"},
+		{"an unusable GPU", unusable, idle, 0, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
+		{"drained already", unusable, drained, 0, "-o show node node1"},
 		{"cordoned", cordoned, idle, 0, ""},
 		{"a GPU of others", local, idle, 0, ""},
 		{"gpushared does not answer", &api.Error{Kind: api.KindUnavailable, Message: "it ends"}, idle, 0, ""},
-		{"slurmctld does not answer", sick, "", api.ExitDegraded, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
+		{"slurmctld does not answer", unusable, "", api.ExitDegraded, "update nodename=node1 state=drain reason=gpushare: GPU 0 is lost: Xid 79"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			j := ofJob(t, nil)
-			body := "echo \"$*\" >" + j.bin + "/asked\n"
+			body := "echo \"$*\" >" + j.bin + "/requests\n"
 			if c.node == "" {
 				body += "exit 1"
 			} else {
@@ -184,9 +183,9 @@ func TestSlurmHealthDrainsForASickGPUAlone(t *testing.T) {
 			}
 			j.program("scontrol", body)
 			r, said := j.run(routes{"GET /v1/status": c.status}, "health")
-			asked, _ := os.ReadFile(filepath.Join(j.bin, "asked"))
-			if r.code != c.code || strings.TrimSpace(string(asked)) != c.asks {
-				t.Errorf("it exits with %d, asks %q and says %q: %s", r.code, asked, said, r.err)
+			requested, _ := os.ReadFile(filepath.Join(j.bin, "requests"))
+			if r.code != c.code || strings.TrimSpace(string(requested)) != c.request {
+				t.Errorf("it exits with %d, requests %q and says %q: %s", r.code, requested, said, r.err)
 			}
 		})
 	}
@@ -352,7 +351,7 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 	}
 }
 
-// A Prolog takes the time of its commands at most, whatever hangs.
+// A Prolog ends whatever hangs: each of these programs would run for an hour.
 func TestSlurmPrologIsBounded(t *testing.T) {
 	t.Parallel()
 	j := ofJob(t, nil)
@@ -360,9 +359,7 @@ func TestSlurmPrologIsBounded(t *testing.T) {
 	for _, name := range []string{"slurmd", "squeue", "logger"} {
 		j.program(name, "exec sleep 3600")
 	}
-	began := time.Now()
-	r, _ := j.run(routes{"GET /v1/status": jobNode()}, "prolog")
-	if took := time.Since(began); r.code != 0 || took > time.Minute {
-		t.Errorf("it exits with %d after %s: %s", r.code, took, r.err)
+	if r, _ := j.run(routes{"GET /v1/status": jobNode()}, "prolog"); r.code != 0 {
+		t.Errorf("it exits with %d: %s", r.code, r.err)
 	}
 }

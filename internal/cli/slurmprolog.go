@@ -120,8 +120,8 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 	}
 	note = slurm.NoteOf(places, nil)
 	for i := range places {
-		if places[i].Sick != "" {
-			return note, &unusableGPU{places[i].Sick}
+		if places[i].Unusable != "" {
+			return note, &unusableGPU{places[i].Unusable}
 		}
 	}
 	shards := uint64(0)
@@ -195,7 +195,7 @@ func cgroupExists() func(string) bool {
 	}
 }
 
-// toJournal says something in the journal, as the script of this name. Slurm shows what a Prolog prints to nobody.
+// toJournal says something in the journal, as the script of this name. Slurm shows what a Prolog prints to no user.
 func (a *app) toJournal(name, text string) {
 	ctx, cancel := context.WithTimeout(context.Background(), a.prologLimit()) // Not the caller's: it may have ended.
 	defer cancel()

@@ -15,7 +15,7 @@ import (
 // compareSite adds to a comparison whether the scripts of 'gpushare slurm install' are there, are of this version, and are run. Where none
 // is there it is a note: a site may have scripts of its own.
 func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) {
-	var ours []slurm.Script
+	var written []slurm.Script
 	for _, s := range slurm.Scripts() {
 		path := filepath.Join(dir, s.File)
 		have, was, err := siteScript(path)
@@ -30,9 +30,9 @@ func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) 
 		case was != version.Version:
 			differs(out, "'gpushare slurm install'", "%s is of gpushare %s, and this is %s", path, was, version.Version)
 		}
-		ours = append(ours, s)
+		written = append(written, s)
 	}
-	if len(ours) == 0 {
+	if len(written) == 0 {
 		out.Notes = append(out.Notes, "no script of gpushare is in "+dir+": 'gpushare slurm install' writes what gives jobs a lease")
 		return
 	}
@@ -42,7 +42,7 @@ func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) 
 		out.Unknown = append(out.Unknown, "which scripts Slurm runs: "+why(err, "'scontrol show config' names no setting"))
 		return
 	}
-	a.compareSettings(dir, ours, settings, out)
+	a.compareSettings(dir, written, settings, out)
 }
 
 func differs(out *api.SlurmCheck, remedy, format string, args ...any) {
@@ -50,10 +50,10 @@ func differs(out *api.SlurmCheck, remedy, format string, args ...any) {
 }
 
 // compareSettings compares what Slurm runs with the scripts that are there.
-func (a *app) compareSettings(dir string, ours []slurm.Script, settings map[string][]string, out *api.SlurmCheck) {
+func (a *app) compareSettings(dir string, written []slurm.Script, settings map[string][]string, out *api.SlurmCheck) {
 	for _, s := range slurm.Scripts() {
 		path := filepath.Join(dir, s.File)
-		there := slices.ContainsFunc(ours, func(o slurm.Script) bool { return o.File == s.File })
+		there := slices.ContainsFunc(written, func(o slurm.Script) bool { return o.File == s.File })
 		runs := s.Runs(settings, dir)
 		leases := s.Setting == "Prolog" || s.Setting == "Epilog"
 		switch {

@@ -211,21 +211,21 @@ func TestRequestOfAJob(t *testing.T) {
 }
 
 // Only the GPUs that Slurm places on are a reason to drain its node, and only one that no job can use.
-func TestSickGPUs(t *testing.T) {
+func TestUnusableGPUs(t *testing.T) {
 	t.Parallel()
 	s := site()
 	for _, state := range []string{"ok", "cordoned", "held", "changing", "drained", "missing", "no-driver", "parked", "mps-down"} {
 		s.GPUs[1].State = state
-		if got := SickGPUs(s); len(got) > 0 {
+		if got := UnusableGPUs(s); len(got) > 0 {
 			t.Errorf("%s: %q", state, got)
 		}
 	}
 	s.GPUs[1].State, s.GPUs[1].Reason, s.GPUs[2].State = "lost", "Xid 79", "lost"
-	if got := SickGPUs(s); len(got) != 1 || got[0] != "GPU 1 is lost: Xid 79" {
+	if got := UnusableGPUs(s); len(got) != 1 || got[0] != "GPU 1 is lost: Xid 79" {
 		t.Errorf("%q", got)
 	}
 	s.GPUs[1].Owner, s.GPUs[3].Owner = "", ""
-	if got := SickGPUs(s); len(got) != 2 {
+	if got := UnusableGPUs(s); len(got) != 2 {
 		t.Errorf("without an owner: %q", got)
 	}
 }
@@ -270,14 +270,14 @@ func TestNoteOfAJob(t *testing.T) {
 	}
 }
 
-func TestMarkOfAScript(t *testing.T) {
+func TestHeaderOfAScript(t *testing.T) {
 	t.Parallel()
-	script := Marked("#!/bin/sh\n# Text.\n", "v1.2.3", []string{"A=b"})
-	if v, ok := MarkOf(script); v != "v1.2.3" || !ok || !strings.HasPrefix(script, "#!/bin/sh\n# W") || !strings.HasSuffix(script, "\nA=b\n# Text.\n") {
+	script := Headed("#!/bin/sh\n# Text.\n", "v1.2.3", []string{"A=b"})
+	if v, ok := HeaderOf(script); v != "v1.2.3" || !ok || !strings.HasPrefix(script, "#!/bin/sh\n# W") || !strings.HasSuffix(script, "\nA=b\n# Text.\n") {
 		t.Errorf("%q, %v of %s", v, ok, script)
 	}
 	for _, other := range []string{"", "\n", "#!/bin/sh\n", "#!/bin/sh\n# Written by hand\n", strings.Replace(script, "removes it", "keeps it", 1)} {
-		if v, ok := MarkOf(other); ok {
+		if v, ok := HeaderOf(other); ok {
 			t.Errorf("%q is of %q", other, v)
 		}
 	}

@@ -18,7 +18,7 @@ type Place struct {
 	Instance string // its MIG UUID; empty: it is no instance
 	Shared   bool   // a GPU that leases share
 	Leased   bool   // gpushare gives leases there
-	Sick     string // why the GPU is unusable; empty: it is not
+	Unusable string // why the GPU is unusable; empty: it is not
 }
 
 // Device is what CUDA_VISIBLE_DEVICES calls it.
@@ -60,7 +60,7 @@ func place(word string, devices [][]string, s *api.Status) (*Place, error) {
 	files := devices[n]
 	for i := range s.GPUs {
 		g := &s.GPUs[i]
-		p := &Place{Slurm: word, GPU: g.UUID, Index: g.Index, Leased: leased(g), Sick: Sick(g)}
+		p := &Place{Slurm: word, GPU: g.UUID, Index: g.Index, Leased: leased(g), Unusable: Unusable(g)}
 		if uuid := instanceOf(g, files); uuid != "" {
 			p.Instance = uuid
 			return p, nil
@@ -101,21 +101,21 @@ func leased(g *api.GPUStatus) bool {
 	return slices.Contains([]string{api.ModeTimeslice, api.ModeMPS, api.ModeExclusive, api.ModeMIG}, g.Mode)
 }
 
-// Sick is why a GPU is unusable, for Slurm to drain its node; empty: it is not. What an administrator does with a GPU is no reason: a
+// Unusable is why a GPU is unusable, for Slurm to drain its node; empty: it is not. What an administrator does with a GPU is no reason: a
 // cordon, a change, a layout that is held.
-func Sick(g *api.GPUStatus) string {
+func Unusable(g *api.GPUStatus) string {
 	if !slices.Contains([]string{"lost", "stuck", "unhealthy"}, g.State) {
 		return ""
 	}
 	return fmt.Sprintf("GPU %d is %s: %s", g.Index, g.State, cmp.Or(g.Reason, "'gpushare gpu show' says more"))
 }
 
-// SickGPUs is why GPUs that Slurm places on are unusable: those with owner slurm, or all where none has it.
-func SickGPUs(s *api.Status) []string {
+// UnusableGPUs is why GPUs that Slurm places on are unusable: those with owner slurm, or all where none has it.
+func UnusableGPUs(s *api.Status) []string {
 	owned := slices.ContainsFunc(s.GPUs, func(g api.GPUStatus) bool { return g.Owner == api.OwnerSlurm })
 	var out []string
 	for i := range s.GPUs {
-		if why := Sick(&s.GPUs[i]); why != "" && (!owned || s.GPUs[i].Owner == api.OwnerSlurm) {
+		if why := Unusable(&s.GPUs[i]); why != "" && (!owned || s.GPUs[i].Owner == api.OwnerSlurm) {
 			out = append(out, why)
 		}
 	}

@@ -27,22 +27,22 @@ func Scripts() []Script {
 const Directory = "/etc/slurm"
 
 const (
-	markBegin = "# Written by 'gpushare slurm install' of "
-	markEnd   = "; 'gpushare slurm uninstall' removes it. A change of it is lost."
+	headerBegin = "# Written by 'gpushare slurm install' of "
+	headerEnd   = "; 'gpushare slurm uninstall' removes it. A change of it is lost."
 )
 
-// Marked is a script with the mark of a version behind its first line, and the values of variables behind the mark.
-func Marked(script, version string, variables []string) string {
+// Headed is a script with the header of a version behind its first line, and the values of variables behind the header.
+func Headed(script, version string, variables []string) string {
 	first, rest, _ := strings.Cut(script, "\n")
-	return first + "\n" + strings.Join(append([]string{markBegin + version + markEnd}, variables...), "\n") + "\n" + rest
+	return first + "\n" + strings.Join(append([]string{headerBegin + version + headerEnd}, variables...), "\n") + "\n" + rest
 }
 
-// MarkOf is the version that wrote a script; ok is false if gpushare did not.
-func MarkOf(script string) (version string, ok bool) {
+// HeaderOf is the version that wrote a script; ok is false if gpushare did not.
+func HeaderOf(script string) (version string, ok bool) {
 	_, rest, _ := strings.Cut(script, "\n")
 	line, _, _ := strings.Cut(rest, "\n")
-	rest, begins := strings.CutPrefix(line, markBegin)
-	version, ends := strings.CutSuffix(rest, markEnd)
+	rest, begins := strings.CutPrefix(line, headerBegin)
+	version, ends := strings.CutSuffix(rest, headerEnd)
 	return version, begins && ends
 }
 

@@ -18,10 +18,7 @@ func TestInstalledScripts(t *testing.T) {
 	s := begun(t, &site{T: t, late: true, plain: true}, nodeFile, spec)
 	ctx, cancel := context.WithTimeout(t.Context(), deadline)
 	defer cancel()
-	dir := filepath.Join(s.dir, "etc")
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	dir := s.dir
 	lines := s.slurm(ctx, "gpushare slurm install --dir "+dir+" --node node1 --json")
 	if !strings.Contains(lines, `"Prolog=`+dir+`/prolog.d/*"`) {
 		t.Fatalf("install says %s", lines)
@@ -61,7 +58,10 @@ func TestInstalledScripts(t *testing.T) {
 	}
 	s.write("end", "")
 	s.awaitNothing(ctx)
-	if err := s.node.Ctl(ctx, nil, "lost", "0"); err != nil {
+	if err := s.node.Ctl(ctx, nil, "fault", "add", "DeviceGetMemoryInfo*", "lose", "--gpu", "0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.node.Client().Reload(ctx); err != nil {
 		t.Fatal(err)
 	}
 	s.await(ctx, "the node is not drained", func() bool {
@@ -69,9 +69,9 @@ func TestInstalledScripts(t *testing.T) {
 		return strings.Contains(n, "DRAIN") && strings.Contains(n, "Reason=gpushare: GPU 0 is lost")
 	})
 	out := s.slurm(ctx, "gpushare slurm uninstall --dir "+dir)
-	left, err := filepath.Glob(dir + "/*")
-	inside, _ := filepath.Glob(dir + "/*/*")
-	if err != nil || strings.Join(left, " ") != dir+"/epilog.d "+dir+"/prolog.d" || strings.Join(inside, " ") != dir+"/epilog.d/a-site" {
-		t.Errorf("uninstall says %s, and leaves %v, %v, %v", out, left, inside, err)
+	left, err := filepath.Glob(dir + "/*.d/*")
+	scripts, _ := filepath.Glob(dir + "/gpushare-*")
+	if err != nil || strings.Join(left, " ") != dir+"/epilog.d/a-site" || len(scripts) > 0 {
+		t.Errorf("uninstall says %s, and leaves %v, %v, %v", out, left, scripts, err)
 	}
 }

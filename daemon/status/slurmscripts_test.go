@@ -1,0 +1,67 @@
+package status
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/external"
+	"github.com/gpushare/gpushare/internal/slurm"
+	"github.com/gpushare/gpushare/internal/version"
+)
+
+// Where Slurm places, doctor says whether its Prolog and Epilog are there and of this version.
+func TestSlurmScriptsOfTheNode(t *testing.T) {
+	t.Parallel()
+	spec := func(owner string) *state.Desired {
+		return &state.Desired{GPUs: map[gpu.UUID]*api.GPUSpec{"GPU-0": {Mode: api.ModeTimeslice, Owner: owner}}}
+	}
+	mine := slurm.Headed("#!/bin/sh\n", version.Version, nil)
+	older := slurm.Headed("#!/bin/sh\n", "v0.0.1", nil)
+	for _, c := range []struct {
+		name           string
+		slurmd         int
+		owner          string
+		prolog, epilog string
+		ok, warn       string
+	}{
+		{"no slurmd", 0, api.OwnerSlurm, "", "", "", ""},
+		{"Slurm does not place", 42, "", "", "", "", ""},
+		{"none", 42, api.OwnerSlurm, "", "", "", "/etc/slurm/prolog.d/gpushare is not there"},
+		{"both", 42, api.OwnerSlurm, mine, mine, "of this version", ""},
+		{"one", 42, api.OwnerSlurm, mine, "", "", "/etc/slurm/epilog.d/gpushare is not there"},
+		{"another version", 42, api.OwnerSlurm, older, mine, "", "is of gpushare v0.0.1"},
+		{"of the site", 42, api.OwnerSlurm, mine, "#!/bin/sh\n", "", "is not of gpushare"},
+	} {
+		dir := t.TempDir()
+		for name, text := range map[string]string{"prolog.d": c.prolog, "epilog.d": c.epilog} {
+			path := filepath.Join(dir, "etc/slurm", name, "gpushare")
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if text == "" {
+				continue
+			}
+			if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+				t.Fatal(err)
+			}
+		}
+		var said, warned string
+		checkSlurmScripts(
+			dir, &external.Host{Slurmd: c.slurmd}, spec(c.owner), func(_, message string) { said += message },
+			func(_, message, hint string) {
+				warned += message
+				if !strings.Contains(hint, "'gpushare slurm install'") {
+					t.Errorf("%s: the hint is %q", c.name, hint)
+				}
+			},
+		)
+		if !strings.Contains(said, c.ok) || c.ok == "" && said != "" || !strings.Contains(warned, c.warn) || c.warn == "" && warned != "" {
+			t.Errorf("%s: ok %q, warning %q", c.name, said, warned)
+		}
+	}
+}
