@@ -101,20 +101,15 @@ func (u *unusableGPU) Error() string { return u.why }
 func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*slurm.Note, error) {
 	note := new(slurm.Note)
 	limit := a.prologLimit()
-	text, err := a.slurmProgramWithin(ctx, limit, "slurmd", "-N", job.Node, "-G")
-	report := slurm.ParseReport(text)
-	if !report.Comparable() { // Not every build of slurmd takes a name.
-		text, err = a.slurmProgramWithin(ctx, limit, "slurmd", "-G")
-		report = slurm.ParseReport(text)
-	}
-	if !report.Comparable() {
-		return note, fmt.Errorf("cannot read how slurmd counts the GPUs: %s", why(err, "'slurmd -G' names no GPU"))
+	report, err := a.slurmdCounts(ctx, limit, job.Node)
+	if err != nil {
+		return note, err
 	}
 	status, err := a.statusWithin(ctx, limit)
 	if err != nil {
 		return note, err
 	}
-	places, err := slurm.Places(job.GPUs, &report, status)
+	places, err := slurm.Places(job.GPUs, report, status)
 	if err != nil {
 		return note, err
 	}
@@ -153,6 +148,23 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 		return note, err
 	}
 	return slurm.NoteOf(places, granted), nil
+}
+
+// slurmdCounts is what slurmd makes of its files: the order in which it counts GPUs.
+func (a *app) slurmdCounts(ctx context.Context, limit time.Duration, node string) (*slurm.Report, error) {
+	queries := [][]string{{"-N", node, "-G"}, {"-G"}} // Not every build of slurmd takes a name.
+	if !slurm.NodeName(node) {
+		queries = queries[1:]
+	}
+	var last error
+	for _, q := range queries {
+		text, err := a.slurmProgramWithin(ctx, limit, "slurmd", q...)
+		if report := slurm.ParseReport(text); report.Comparable() {
+			return &report, nil
+		}
+		last = err
+	}
+	return nil, fmt.Errorf("cannot read how slurmd counts the GPUs: %s", why(last, "'slurmd -G' names no GPU"))
 }
 
 // statusWithin reads the status.
