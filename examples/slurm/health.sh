@@ -5,6 +5,6 @@ set -u
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin
 export PATH
 limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command of it
-timeout "$((limit * 5))" gpushare slurm health --node "${GPUSHARE_NODE:-}" 2>/dev/null
+timeout -s KILL "$((limit * 5))" gpushare slurm health --node "${GPUSHARE_NODE:-}" 2>/dev/null
 [ $? -ne 6 ] || exit 1
 exit 0

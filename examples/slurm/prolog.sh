@@ -5,7 +5,7 @@
 # It fails only if a GPU of the job is unusable: that drains the node and requeues the job. A job without a lease runs; why it has none is
 # in the journal (gpushare-prolog). 'gpushare slurm prolog --help' says more.
 set -u
-# It runs in the cgroup of the job: the SIGTERM with which Slurm ends a job is for it too, and a Prolog that ends so drains the node.
+# With RunInJob the SIGTERM with which Slurm ends a job is for it too, and a Prolog that ends so drains the node.
 trap '' TERM
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives a Prolog none.
 export PATH

@@ -52,7 +52,8 @@ code drains the node. It is 6 if a GPU of the job is unusable. Each command is g
 (GPUSHARE_PROLOG_SECONDS), all together four times that.`,
 		Example: "  gpushare slurm prolog\n  gpushare slurm prolog --tenant slurm --grant jobs",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), prologWaits*a.prologLimit())
+			// With RunInJob the SIGTERM with which Slurm ends a job is for its Prolog too: it ends as it would.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(cmd.Context()), prologWaits*a.prologLimit())
 			defer cancel()
 			return a.slurmProlog(ctx, t)
 		},
@@ -167,27 +168,30 @@ func (a *app) slurmdCounts(ctx context.Context, limit time.Duration, node string
 	return nil, fmt.Errorf("cannot read how slurmd counts the GPUs: %s", why(last, "'slurmd -G' names no GPU"))
 }
 
-// statusWithin reads the status.
-func (a *app) statusWithin(ctx context.Context, limit time.Duration) (*api.Status, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	return a.client.Status(ctx)
-}
-
-// attachJob registers the lease. The answer is lost if gpushared ends meanwhile: the same key is the same lease, so a second request does
-// no harm.
-func (a *app) attachJob(ctx context.Context, limit time.Duration, q api.EngineRequest) (granted *api.LeaseGrant, err error) {
-	bind := slurmBind
-	q.BindTimeout = &bind
+// again makes a request of gpushared within the limit, and once more if it does not answer: an answer is lost if it ends meanwhile, and the
+// socket keeps a request until it runs again. What it refuses is not requested again.
+func again[T any](ctx context.Context, limit time.Duration, request func(context.Context) (T, error)) (answer T, err error) {
 	for range 2 {
 		attempt, cancel := context.WithTimeout(ctx, limit)
-		granted, err = a.client.AttachEngine(attempt, q)
+		answer, err = request(attempt)
 		cancel()
 		if refused, ok := errors.AsType[*api.Error](err); err == nil || ok && refused.Kind != api.KindUnavailable {
-			return granted, err
+			break
 		}
 	}
-	return nil, err
+	return answer, err
+}
+
+// statusWithin reads the status.
+func (a *app) statusWithin(ctx context.Context, limit time.Duration) (*api.Status, error) {
+	return again(ctx, limit, a.client.Status)
+}
+
+// attachJob registers the lease. The same key is the same lease, so a second request does no harm.
+func (a *app) attachJob(ctx context.Context, limit time.Duration, q api.EngineRequest) (*api.LeaseGrant, error) {
+	bind := slurmBind
+	q.BindTimeout = &bind
+	return again(ctx, limit, func(ctx context.Context) (*api.LeaseGrant, error) { return a.client.AttachEngine(ctx, q) })
 }
 
 // cgroupExists reports whether a cgroup of version 2 is there.
