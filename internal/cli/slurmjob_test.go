@@ -119,6 +119,32 @@ func TestSlurmPrologFailsForAnUnusableGPUAlone(t *testing.T) {
 	}
 }
 
+// A request that was not answered is made once more, as gpushared ends and starts again; one that was refused is not.
+func TestSlurmPrologRequestsAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		kind     api.Kind
+		requests int
+		says     string
+	}{
+		{api.KindUnavailable, 2, "the cgroups of jobs are not found"}, // It got further.
+		{api.KindDenied, 1, "no role"},
+	} {
+		j, n := ofJob(t, nil), 0
+		_, said := j.run(routes{"GET /v1/status": http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if n++; n > 1 {
+				_ = json.NewEncoder(w).Encode(jobNode())
+				return
+			}
+			w.WriteHeader(c.kind.Status())
+			_ = json.NewEncoder(w).Encode(map[string]any{"error": &api.Error{Kind: c.kind, Message: "no role"}})
+		})}, "prolog")
+		if n != c.requests || !strings.Contains(said, c.says) {
+			t.Errorf("%s: it requests %d times, and says %q", c.kind, n, said)
+		}
+	}
+}
+
 // The notes of jobs are in a directory of root, each for its user alone. A directory that others write in is not used.
 func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
 	t.Parallel()
