@@ -10,8 +10,8 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// Job is a job as Slurm's Prolog, Epilog and TaskProlog have it in their environment. Text of the user are Account, where Slurm
-// does not know the accounts, and what options of sbatch request.
+// Job is a job as Slurm's Prolog, Epilog and TaskProlog have it in their environment. Account is text of the user
+// where Slurm does not know the accounts.
 type Job struct {
 	ID      uint64
 	Cluster string
@@ -20,14 +20,11 @@ type Job struct {
 	Account string // empty: none, or one that no lease can have
 	GPUs    string // the places of its GPUs on this node, as slurmd counts them; empty: it has none
 	Node    string // NodeName
-	// Memory and Share are what options of sbatch requested of a shared GPU, as a plug-in of Slurm writes them: text of the user.
-	Memory, Share string
 }
 
 // JobOf reads the job from the environment of a Prolog or an Epilog.
 func JobOf(getenv func(string) string) (*Job, error) {
 	j := &Job{Cluster: getenv("SLURM_CLUSTER_NAME"), GPUs: getenv("SLURM_JOB_GPUS"), Node: getenv("SLURMD_NODENAME")}
-	j.Memory, j.Share = getenv("SPANK_GPUSHARE_MEMORY"), getenv("SPANK_GPUSHARE_SHARE")
 	var err error
 	if j.ID, err = strconv.ParseUint(getenv("SLURM_JOB_ID"), 10, 32); err != nil || j.ID == 0 {
 		return nil, fmt.Errorf("cannot read which job it is: SLURM_JOB_ID is %q", getenv("SLURM_JOB_ID"))

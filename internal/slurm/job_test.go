@@ -210,41 +210,6 @@ func TestRequestOfAJob(t *testing.T) {
 	}
 }
 
-// What options of sbatch request is text of the user: it is no more than the shards, or refused.
-func TestAmountsOfOptions(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		memory, share string
-		shards        uint64
-		want          string
-		fails         string
-	}{
-		{"", "", 12, "12GiB ", ""},
-		{"4GiB", "30%", 12, "4GiB 30%", ""},
-		{"40GiB", "", 12, "12GiB ", ""},
-		{"4GiB", "", 0, "4GiB ", ""},
-		{"0GiB", "", 12, "", "GPU memory"},
-		{"4 GiB; reboot", "", 12, "", "GPU memory"},
-		{"", "x", 12, "", "share"},
-	} {
-		q := api.EngineRequest{}
-		err := (&Job{Memory: c.memory, Share: c.share}).amounts(&q, c.shards)
-		if c.fails != "" {
-			if err == nil || !strings.Contains(err.Error(), c.fails) {
-				t.Errorf("%+v: %v", c, err)
-			}
-			continue
-		}
-		got := q.GPUMemory.String() + " "
-		if q.Share != nil {
-			got += q.Share.String()
-		}
-		if err != nil || got != c.want {
-			t.Errorf("%+v: %q, %v", c, got, err)
-		}
-	}
-}
-
 // Only the GPUs that Slurm places on are a reason to drain its node, and only one that no job can use.
 func TestUnusableGPUs(t *testing.T) {
 	t.Parallel()

@@ -41,8 +41,9 @@ func (j *Job) Request(places []Place, shards uint64, t Terms, s *api.Status) (ap
 	case first.Shared && many:
 		return q, fmt.Errorf("it has shards of %d GPUs, and a lease is on one of them: submit it with the shards of one GPU", len(places))
 	case first.Shared:
-		if err := j.amounts(&q, shards); err != nil {
-			return q, err
+		if shards > 0 {
+			memory := api.Bytes(shards << 30)
+			q.GPUMemory = &memory
 		}
 		if len(t.fitting(s, first.GPU, "timeslice", "mps")) == 0 {
 			return q, fmt.Errorf("tenant %s has no grant that shares GPU %d", t.Tenant, first.Index)
@@ -69,30 +70,6 @@ func (j *Job) Request(places []Place, shards uint64, t Terms, s *api.Status) (ap
 	}
 	q.GPUs = nil // The UUID of the instance says where it is.
 	return q, nil
-}
-
-// amounts are what the job has of a shared GPU: no more than its shards, whatever else it requests.
-func (j *Job) amounts(q *api.EngineRequest, shards uint64) error {
-	if shards > 0 {
-		memory := api.Bytes(shards << 30)
-		q.GPUMemory = &memory
-	}
-	if j.Memory != "" {
-		var memory api.Bytes
-		if err := memory.UnmarshalText([]byte(j.Memory)); err != nil || memory == 0 {
-			return fmt.Errorf("the amount of GPU memory that it requests is invalid: %q", j.Memory)
-		}
-		if q.GPUMemory == nil || memory < *q.GPUMemory {
-			q.GPUMemory = &memory
-		}
-	}
-	if j.Share != "" {
-		q.Share = new(api.Percent)
-		if err := q.Share.UnmarshalText([]byte(j.Share)); err != nil {
-			return fmt.Errorf("the share that it requests is invalid: %q", j.Share)
-		}
-	}
-	return nil
 }
 
 // fitting are the grants of one of these kinds on a GPU that jobs may have leases of.
