@@ -160,15 +160,16 @@ func TestUnmanageAndRetryOfTheGPUsOfAnEngine(t *testing.T) {
 		unmanage, retry := "/v1/unmanage?all=1", "/v1/gpus/0/retry?allow-reset=1"
 		refused := func(target, command string) {
 			t.Helper()
-			refusal := w.do(http.MethodPost, target, "", nil)
+			refusal, by := w.do(http.MethodPost, target, "", nil), "then '"+command+"' when its jobs have ended"
 			if refusal == nil || refusal.Kind != api.KindInUse || !slices.Equal(refusal.Engines, []string{"slurm"}) ||
-				!strings.Contains(refusal.Hint, "then '"+command+"' when its jobs have ended") || strings.Contains(refusal.Hint, "--drain'") {
+				!strings.Contains(refusal.Hint, by) || strings.Contains(refusal.Hint, "--drain'") {
 				t.Errorf("%s: %+v", command, refusal)
 			}
 		}
 		refused(unmanage, "gpushare unmanage --all")
 		var res api.ApplyResult
-		if refusal := w.do(http.MethodPost, unmanage+"&check=1", "", &res); refusal != nil || !slices.Equal(res.Plan.Engines, []string{"slurm"}) {
+		refusal := w.do(http.MethodPost, unmanage+"&check=1", "", &res)
+		if refusal != nil || !slices.Equal(res.Plan.Engines, []string{"slurm"}) {
 			t.Errorf("the plan: %v, engines %q", refusal, res.Plan.Engines)
 		}
 		if refusal := w.do(http.MethodPost, retry, "", nil); refusal != nil {

@@ -258,8 +258,10 @@ func (a *app) refusedAfterDrain(ctx context.Context, refused *api.Error) error {
 		return nil
 	}
 	out := *refused
-	out.Message = "cannot drain the node: leases of no job of Slurm are in the way of this change, so that it is refused after the drain as well: " +
-		strings.Join(slices.Compact(left), "; ")
+	out.Message = fmt.Sprintf(
+		"cannot drain the node: leases of no job of Slurm are in the way of this change, so that it is refused after the drain as well: %s",
+		strings.Join(slices.Compact(left), "; "),
+	)
 	out.Hint = "nothing was changed; wait until they end, or 'gpushare lease stop LEASE' ends one"
 	return &out
 }

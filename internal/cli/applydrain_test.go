@@ -146,8 +146,10 @@ func (s *slurmSite) apply(ctx context.Context, args ...string) result {
 	}
 	ended := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	socket := fakeDaemon(s, routes{
-		"GET /v1/status":                   status,
-		"POST /v1/unmanage":                other(api.ApplyResult{Generation: 2, Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true}),
+		"GET /v1/status": status,
+		"POST /v1/unmanage": other(
+			api.ApplyResult{Generation: 2, Plan: api.Plan{SchemaVersion: 1, Empty: true}, Changed: true},
+		),
 		"POST /v1/gpus/" + gpu0 + "/retry": other(api.Operation{ID: "op-2", Kind: "retry", State: "done", Finished: &ended}),
 		"PUT /v1/spec": http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
 			refuse := func(e *api.Error) {
@@ -630,7 +632,8 @@ func TestApplyDrainsNoNodeInVain(t *testing.T) {
 			s.inUse = refusedForJobs()
 			s.inUse.Leases, s.inUse.InUseBy = c.leases, c.users
 			s.leases = []api.Lease{
-				{ID: "of-job", Engine: &api.LeaseEngine{Key: "slurm:lab:1:0"}}, {ID: "of-user"},
+				{ID: "of-job", Engine: &api.LeaseEngine{Key: "slurm:lab:1:0"}},
+				{ID: "of-user"},
 				{ID: "of-pod", Engine: &api.LeaseEngine{Key: "kubernetes:uid"}},
 			}
 			r := s.apply(t.Context(), "--drain")
