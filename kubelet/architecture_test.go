@@ -20,8 +20,9 @@ var imports = map[string][]string{
 	"publish":              {"api", "lease"},
 	"health":               {"api", "kubelet/publish"},
 	"claims":               {"api", "internal/durable", "internal/faultpoint", "kubelet/publish"},
-	"plugin":               {"api", "internal/locks", "kubelet/claims", "kubelet/health", "kubelet/publish"},
-	"cmd/gpushare-kubelet": {"client", "internal/version", "kubelet/claims", "kubelet/plugin", "kubelet/publish"},
+	"pods":                 {},
+	"plugin":               {"api", "internal/locks", "kubelet/claims", "kubelet/health", "kubelet/pods", "kubelet/publish"},
+	"cmd/gpushare-kubelet": {"api", "client", "internal/version", "kubelet/claims", "kubelet/plugin", "kubelet/pods", "kubelet/publish"},
 }
 
 // pure are the packages that decide: nothing that reads a file, the network or a clock.

@@ -99,7 +99,7 @@ func seesUse(c *server.Caller, r *usage.Record) bool {
 	case usage.KindLost:
 		return true
 	case usage.KindOutside, usage.KindOutsideSum:
-		return c.Admin || c.Observer || r.User == c.Name || r.User == names.UIDLabel(c.UID) // Its name was not known then.
+		return c.ReadsAll() || r.User == c.Name || r.User == names.UIDLabel(c.UID) // Its name was not known then.
 	}
 	return c.Sees(r.Tenant)
 }

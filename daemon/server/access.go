@@ -65,24 +65,26 @@ func (c *Caller) Role() string {
 	return "none"
 }
 
+// ReadsAll reports whether the caller reads what an observer reads: everything but the commands of others. An engine has to know who is
+// where.
+func (c *Caller) ReadsAll() bool { return c.Admin || c.Observer || c.Engine }
+
 // IsMember reports whether the caller is a member of a tenant.
 func (c *Caller) IsMember(tenant string) bool { return slices.Contains(c.Tenants, tenant) }
 
-// Sees reports whether the caller may read a tenant's leases and limits. An engine has to know who is where.
-func (c *Caller) Sees(tenant string) bool {
-	return c.Admin || c.Observer || c.Engine || c.IsMember(tenant)
-}
+// Sees reports whether the caller may read a tenant's leases and limits.
+func (c *Caller) Sees(tenant string) bool { return c.ReadsAll() || c.IsMember(tenant) }
 
 func (a Access) allows(c *Caller) bool {
 	switch a {
 	case Anyone:
 		return true
 	case Reader:
-		return c.Admin || c.Observer || c.Engine || len(c.Tenants) > 0
+		return c.ReadsAll() || len(c.Tenants) > 0
 	case Member:
 		return c.Admin || len(c.Tenants) > 0
 	case AdminOrObserver: // An engine reads as an observer does.
-		return c.Admin || c.Observer || c.Engine
+		return c.ReadsAll()
 	case Admin:
 		return c.Admin
 	case MemberOrOwner:

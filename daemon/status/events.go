@@ -16,7 +16,7 @@ import (
 // seesEvents returns whether a caller sees an event.
 func seesEvents(c *server.Caller) func(*api.Event) bool {
 	return func(e *api.Event) bool {
-		return e.Tenant != "" && c.Sees(e.Tenant) || e.Tenant == "" && (c.Admin || c.Observer)
+		return e.Tenant != "" && c.Sees(e.Tenant) || e.Tenant == "" && c.ReadsAll()
 	}
 }
 
@@ -102,7 +102,7 @@ func (s *eventStream) reportLost(now *server.Caller) error {
 // noLonger names whose events a caller saw and does not see any more.
 func noLonger(was, now *server.Caller) []string {
 	var lost []string
-	if (was.Admin || was.Observer) && !(now.Admin || now.Observer) {
+	if was.ReadsAll() && !now.ReadsAll() {
 		lost = append(lost, "the node and of other tenants")
 	}
 	for _, t := range was.Tenants {

@@ -57,7 +57,7 @@ func (v *Viewer) IdleFor(c *server.Caller) *api.Idle {
 		}
 	}
 	for _, u := range v.Managers.Outside() {
-		if !c.Admin && !c.Observer && u.UID != c.UID && s.Node.StatusVisible != api.StatusVisibleAll {
+		if !c.ReadsAll() && u.UID != c.UID && s.Node.StatusVisible != api.StatusVisibleAll {
 			continue
 		}
 		h := v.outsideUse(&u, out.At)

@@ -109,7 +109,7 @@ func (p *renderedStatus) bytes(c *server.Caller) []byte {
 // No tenant's name has the characters * and =.
 func (p *renderedStatus) keyOf(c *server.Caller) string {
 	key := strings.Join(c.Tenants, " ")
-	if c.Observer {
+	if c.ReadsAll() {
 		key = "*"
 	}
 	if slices.ContainsFunc(p.status.Users, func(u api.UserStatus) bool { return u.UID == c.UID }) ||

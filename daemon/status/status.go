@@ -405,7 +405,7 @@ func restrictTo(s *api.Status, c *server.Caller) *api.Status {
 		return s
 	}
 	out := *s
-	if c.Observer {
+	if c.ReadsAll() {
 		out.Leases = c.HideCommands(s.Leases)
 		return &out
 	}

@@ -28,6 +28,8 @@ type Options struct {
 	Temp, Prefix string
 	// Volatile does not wait for the disk: after a power cut the file may have any content.
 	Volatile bool
+	// Step is called after each step with its name: created, written, renamed. It is for tests that end the program there; nil: nothing is.
+	Step func(name string)
 }
 
 // ErrRefused: the name is that of something that is not replaced.
@@ -59,9 +61,11 @@ func ReplaceParts(name string, parts [][]byte, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	o.passed("created")
 	if err = writeParts(f, parts); err == nil {
 		err = o.setMode(f, was)
 	}
+	o.passed("written")
 	if err == nil && !o.Volatile {
 		err = f.Sync()
 	}
@@ -71,6 +75,7 @@ func ReplaceParts(name string, parts [][]byte, o Options) (err error) {
 	if err != nil {
 		return errors.Join(err, f.Close(), ignoreMissing(unix.Unlinkat(dir, f.Name(), 0)))
 	}
+	o.passed("renamed")
 	err = errors.Join(isNamed(f, dir, base), f.Close())
 	if !o.Volatile {
 		err = errors.Join(err, syncDirectory(dir))
@@ -207,4 +212,10 @@ func ignoreMissing(err error) error {
 		return nil
 	}
 	return err
+}
+
+func (o *Options) passed(step string) {
+	if o.Step != nil {
+		o.Step(step)
+	}
 }

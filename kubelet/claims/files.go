@@ -13,6 +13,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/durable"
+	"github.com/gpushare/gpushare/internal/faultpoint"
 	"github.com/gpushare/gpushare/kubelet/publish"
 )
 
@@ -59,7 +60,7 @@ func (f Files) Write(claim types.UID, document json.RawMessage) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("cannot write its CDI file: %w", err)
 	}
-	o := durable.Options{Mode: 0o600, Volatile: true, Temp: f.unfinished(claim)}
+	o := durable.Options{Mode: 0o600, Volatile: true, Temp: f.unfinished(claim), Step: func(name string) { faultpoint.Hit("kubelet.file." + name) }}
 	if err := durable.Replace(f.Path(claim), append(b, '\n'), o); err != nil {
 		return fmt.Errorf("cannot write its CDI file: %w", err)
 	}
@@ -72,6 +73,7 @@ func (f Files) Remove(claim types.UID) error {
 		if err := os.Remove(name); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("cannot remove its CDI file: %w", err)
 		}
+		faultpoint.Hit("kubelet.file.removed")
 	}
 	return nil
 }

@@ -49,14 +49,12 @@ type Preparer struct {
 	Pods   Pods
 	Files  Files
 	Log    *slog.Logger
+	// Ended is called with a lease before it is released if processes of it were ended for their GPU memory; nil: nothing is.
+	Ended func(l *api.Lease)
 }
 
-const (
-	// bindTimeout is for how long a lease is kept without processes: images may be large.
-	bindTimeout = api.MostBindTimeout
-	// maxKeys is how often a claim can be prepared within an hour, each time after its lease has ended.
-	maxKeys = 1000
-)
+// maxKeys is how often a claim can be prepared within an hour, each time after its lease has ended.
+const maxKeys = 1000
 
 // keysOf begins the keys of a claim. A claim that has ended its lease and is prepared again has the next one.
 func keysOf(claim types.UID) string { return publish.KeyPrefix + string(claim) + ":" }
@@ -81,19 +79,17 @@ func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 	if err != nil || len(plan.Results) == 0 {
 		return nil, err
 	}
-	pod, cgroup := p.pod(c)
-	if pod == "" {
-		return nil, refuse(c, "no pod is reserved for it")
-	}
-	if other := otherClaim(n, c, pod); other != "" {
-		return nil, refuse(c, "its pod has %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
-	}
-	plan.Request.Name += " " + podText(pod)
-	l, err := p.lease(ctx, n, c, plan, cgroup)
+	cgroups, err := p.cgroups(c)
 	if err != nil {
 		return nil, err
 	}
-	faultpoint.Hit("kubelet.prepare.leased")
+	if other := otherClaim(n, c, cgroups); other != "" {
+		return nil, refuse(c, "its pod has %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
+	}
+	l, err := p.lease(ctx, n, c, plan, cgroups)
+	if err != nil {
+		return nil, err
+	}
 	document, err := p.Leases.EngineDevice(ctx, l.Engine.Key)
 	if err != nil {
 		return nil, refuse(c, "%s", plain(err))
@@ -101,7 +97,6 @@ func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 	if err := p.Files.Write(c.UID, document); err != nil {
 		return nil, refuse(c, "%v", err)
 	}
-	faultpoint.Hit("kubelet.prepare.written")
 	p.Log.Info("a claim is prepared", "claim", Name(c), "uid", c.UID, "lease", l.ID, "devices", l.Devices)
 	return devicesOf(c, plan), nil
 }
@@ -119,29 +114,25 @@ func devicesOf(c *resourceapi.ResourceClaim, plan *Plan) []kubeletplugin.Device 
 	return out
 }
 
-// pod is the pod of a claim whose processes its lease has: the last whose cgroup is there. Pods are reserved in their order, and the one
-// that is prepared now came last: the cgroups of earlier ones may be of pods that end. A claim of several pods is one lease.
-func (p *Preparer) pod(c *resourceapi.ResourceClaim) (pod types.UID, cgroup string) {
+// cgroups are those of the pods of a claim, the last one first. The kubelet has created that of the pod for which it asks. One that is
+// not there is of a pod that has ended, or that starts later: then it joins (Join).
+func (p *Preparer) cgroups(c *resourceapi.ResourceClaim) (out []string, err error) {
+	pods := 0
 	for id := range podsOf(c) {
-		if cgroup = p.Pods.Cgroup(id); cgroup != "" {
-			return id, cgroup
-		}
-		if pod == "" {
-			pod = id
-		}
-	}
-	return pod, ""
-}
-
-// cgroups are those of all pods of a claim, the last one first.
-func (p *Preparer) cgroups(c *resourceapi.ResourceClaim) []string {
-	var out []string
-	for id := range podsOf(c) {
+		pods++
 		if cgroup := p.Pods.Cgroup(id); cgroup != "" {
 			out = append(out, cgroup)
 		}
 	}
-	return out
+	switch {
+	case pods == 0:
+		return nil, refuse(c, "no pod is reserved for it")
+	case len(out) == 0:
+		return nil, refuse(
+			c, "its pod has no cgroup below kubepods, so nothing could be enforced: the kubelet needs --cgroups-per-qos and no --cgroup-root",
+		)
+	}
+	return out, nil
 }
 
 // podsOf are the pods that a claim is reserved for, the last one first.
@@ -155,30 +146,52 @@ func podsOf(c *resourceapi.ResourceClaim) iter.Seq[types.UID] {
 	}
 }
 
-func podText(pod types.UID) string { return "(pod " + string(pod) + ")" }
-
-// otherClaim is the name of another claim of the pod that has a lease; empty: there is none.
-func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, pod types.UID) string {
+// otherClaim is the name of another claim that has one of the cgroups; empty: there is none.
+func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, cgroups []string) string {
 	for i := range n.Status.Leases {
 		l := &n.Status.Leases[i]
 		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, publish.KeyPrefix) || strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
 			continue
 		}
-		if text := strings.Join(l.Command, " "); strings.HasSuffix(text, podText(pod)) {
-			return "claim " + strings.TrimSuffix(text, " "+podText(pod))
+		if slices.ContainsFunc(cgroups, func(cg string) bool { return slices.Contains(l.Engine.Cgroups, cg) }) {
+			return "claim " + strings.Join(l.Command, " ")
 		}
 	}
 	return ""
 }
 
-// lease is the lease of the claim: the one that it has, or a new one.
+// lease is the lease of the claim: the one that it has, or a new one. It has the cgroups of all pods of the claim that are there.
 func (p *Preparer) lease(
 	ctx context.Context,
 	n *publish.Node,
 	c *resourceapi.ResourceClaim,
 	plan *Plan,
-	cgroup string,
+	cgroups []string,
 ) (*api.Lease, error) {
+	plan.Request.Keep = true
+	l, err := p.present(ctx, n, c, plan)
+	if err == nil && l == nil {
+		l, err = p.requested(ctx, n, c, plan, cgroups[0])
+	}
+	if err != nil {
+		return nil, refuse(c, "%s", plain(err))
+	}
+	for _, cgroup := range cgroups {
+		if slices.Contains(l.Engine.Cgroups, cgroup) {
+			continue
+		}
+		g, err := p.Leases.AttachEngine(ctx, api.EngineRequest{Key: l.Engine.Key, Keep: true, Cgroup: cgroup})
+		if err != nil {
+			return nil, refuse(c, "%s", plain(err))
+		}
+		l = g.Lease
+	}
+	return l, nil
+}
+
+// present is the lease that the claim has; nil: none. One of another place, or that ends with its processes, is released: the claim was
+// allocated again, or an older version of this program has prepared it.
+func (p *Preparer) present(ctx context.Context, n *publish.Node, c *resourceapi.ResourceClaim, plan *Plan) (*api.Lease, error) {
 	for i := range n.Status.Leases {
 		l := &n.Status.Leases[i]
 		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
@@ -187,68 +200,42 @@ func (p *Preparer) lease(
 		r := plan.Request
 		r.Key = l.Engine.Key
 		g, err := p.Leases.AttachEngine(ctx, r)
-		if kindOf(err) == api.KindConflict {
-			// It was allocated again, elsewhere: the pods of that lease have gone.
-			if _, err = p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
-				return nil, refuse(c, "%s", plain(err))
-			}
-			continue
-		}
-		if err != nil {
-			return nil, refuse(c, "%s", plain(err))
-		}
-		if l, err := p.bound(ctx, c, g.Lease, r); l != nil || err != nil {
-			return l, err
-		}
-	}
-	key, err := p.newKey(ctx, c.UID)
-	if err != nil {
-		return nil, refuse(c, "%s", plain(err))
-	}
-	limit := bindTimeout
-	for i, grant := range plan.Grants {
-		r := plan.Request
-		r.Key, r.Grant, r.Cgroup, r.BindTimeout = key, grant, cgroup, &limit
-		g, err := p.Leases.AttachEngine(ctx, r)
 		if err == nil {
 			return g.Lease, nil
 		}
-		if last := i == len(plan.Grants)-1; last || kindOf(err) != api.KindUnavailable {
-			return nil, refuse(c, "%s", plain(err))
+		if kindOf(err) != api.KindConflict {
+			return nil, err
 		}
-	}
-	return nil, refuse(c, "no grant of tenant %s is for its devices", n.Tenant.Name)
-}
-
-// bound names the cgroup of a lease that has none yet: it was requested before the cgroup was there. It is nil if the lease was released,
-// because it waits for the cgroup of a pod that has gone: it would end without processes, and limit nothing until then.
-func (p *Preparer) bound(ctx context.Context, c *resourceapi.ResourceClaim, l *api.Lease, r api.EngineRequest) (*api.Lease, error) {
-	cgroups := p.cgroups(c)
-	if l.Engine.Bound || len(cgroups) == 0 {
-		return l, nil
-	}
-	for _, r.Cgroup = range cgroups {
-		g, err := p.Leases.AttachEngine(ctx, r)
-		if err == nil {
-			return g.Lease, nil
+		if _, err = p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+			return nil, err
 		}
-		if kindOf(err) != api.KindConflict { // It waits for another cgroup, or is bound by now.
-			return nil, refuse(c, "%s", plain(err))
-		}
-	}
-	l, err := p.Leases.EngineLease(ctx, r.Key)
-	switch {
-	case kindOf(err) == api.KindNotFound:
-		return nil, nil
-	case err != nil:
-		return nil, refuse(c, "%s", plain(err))
-	case l.Engine != nil && l.Engine.Bound:
-		return l, nil
-	}
-	if _, err := p.Leases.ReleaseEngine(ctx, r.Key); err != nil && kindOf(err) != api.KindNotFound {
-		return nil, refuse(c, "%s", plain(err))
 	}
 	return nil, nil
+}
+
+// requested is a new lease, of the first grant that has place.
+func (p *Preparer) requested(
+	ctx context.Context, n *publish.Node, c *resourceapi.ResourceClaim, plan *Plan, cgroup string,
+) (*api.Lease, error) {
+	key, err := p.newKey(ctx, c.UID)
+	if err != nil {
+		return nil, err
+	}
+	for _, grant := range plan.Grants {
+		r := plan.Request
+		r.Key, r.Grant, r.Cgroup = key, grant, cgroup
+		var g *api.LeaseGrant
+		if g, err = p.Leases.AttachEngine(ctx, r); err == nil {
+			return g.Lease, nil
+		}
+		if kindOf(err) != api.KindUnavailable {
+			return nil, err
+		}
+	}
+	if err == nil {
+		err = fmt.Errorf("no grant of tenant %s is for its devices", n.Tenant.Name)
+	}
+	return nil, err
 }
 
 // newKey is the first key of a claim that no lease had within the hour.
@@ -283,7 +270,6 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 	if err := p.Files.Remove(claim); err != nil {
 		return err
 	}
-	faultpoint.Hit("kubelet.unprepare.removed")
 	leases, err := p.Node.Leases(ctx)
 	if err != nil {
 		return err
@@ -293,11 +279,13 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(claim)) {
 			continue
 		}
+		if p.Ended != nil && l.Engine.EndedAt != nil {
+			p.Ended(l)
+		}
 		if _, err := p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
 			return err
 		}
 	}
-	faultpoint.Hit("kubelet.unprepare.released")
 	return nil
 }
 

@@ -27,7 +27,13 @@ func TestRootWithTheRoleEngine(t *testing.T) {
 		may  bool
 		do   func() error
 	}{
-		{"status", true, func() error { _, err := c.Status(ctx); return err }},
+		{"status", true, func() error {
+			s, err := c.Status(ctx)
+			if err == nil && (len(s.Tenants) != 1 || len(s.GPUs) != len(status(t, n).GPUs)) {
+				err = errors.New("it has neither all tenants nor all GPUs")
+			}
+			return err
+		}},
 		{"spec", true, func() error { _, err := c.Spec(ctx); return err }},
 		{"mig", true, func() error { _, err := c.MIG(ctx); return err }},
 		{"a keyed lease", true, lease},

@@ -27,6 +27,8 @@ type apiserver struct {
 	version  int
 	slices   map[string]*resourceapi.ResourceSlice
 	claims   map[string]*resourceapi.ResourceClaim // by NAMESPACE/NAME
+	pods     []*corev1.Pod
+	podAdded chan struct{} // closed and replaced when there is another pod
 	watchers []chan metav1.WatchEvent
 	writes   int // of slices
 	changed  chan struct{}
@@ -40,6 +42,8 @@ func newAPIServer(t *testing.T) *apiserver {
 		slices:  map[string]*resourceapi.ResourceSlice{},
 		claims:  map[string]*resourceapi.ResourceClaim{},
 		changed: make(chan struct{}),
+
+		podAdded: make(chan struct{}),
 	}
 	m := http.NewServeMux()
 	m.HandleFunc("GET /api/v1/nodes/{name}", func(w http.ResponseWriter, r *http.Request) {
@@ -48,6 +52,7 @@ func newAPIServer(t *testing.T) *apiserver {
 			ObjectMeta: metav1.ObjectMeta{Name: r.PathValue("name"), UID: "node-uid"},
 		})
 	})
+	m.HandleFunc("GET /api/v1/pods", a.listPods)
 	const base = "/apis/resource.k8s.io/v1/"
 	m.HandleFunc("GET "+base+"namespaces/{namespace}/resourceclaims/{name}", a.getClaim)
 	m.HandleFunc("GET "+base+"resourceslices", a.list)
@@ -98,6 +103,76 @@ func (a *apiserver) getClaim(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	reply(w, c)
+}
+
+// addPod is a new pod that uses a claim.
+func (a *apiserver) addPod(uid types.UID, claim string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	p := &corev1.Pod{
+		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
+		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid, ResourceVersion: fmt.Sprint(len(a.pods) + 2)},
+	}
+	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}}
+	a.pods = append(a.pods, p)
+	close(a.podAdded)
+	a.podAdded = make(chan struct{})
+}
+
+// listPods lists the pods, or sends them as they come.
+func (a *apiserver) listPods(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	list.ResourceVersion = fmt.Sprint(len(a.pods) + 1)
+	for _, p := range a.pods {
+		list.Items = append(list.Items, *p)
+	}
+	sent := len(a.pods)
+	a.mu.Unlock()
+	if r.URL.Query().Get("watch") == "" {
+		reply(w, &list)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	out := json.NewEncoder(w)
+	send := func(kind string, p *corev1.Pod) {
+		b, err := json.Marshal(p)
+		if err != nil {
+			panic(err)
+		}
+		e := metav1.WatchEvent{Type: kind}
+		e.Object.Raw = b
+		_ = out.Encode(e)
+	}
+	if r.URL.Query().Get("sendInitialEvents") == "true" {
+		for i := range list.Items {
+			send("ADDED", &list.Items[i])
+		}
+		end := &corev1.Pod{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}}
+		end.ResourceVersion, end.Annotations = list.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
+		send("BOOKMARK", end)
+	} else {
+		fmt.Sscan(r.URL.Query().Get("resourceVersion"), &sent)
+		sent = max(0, sent-1)
+	}
+	for {
+		_ = http.NewResponseController(w).Flush()
+		a.mu.Lock()
+		more, added := a.pods[sent:], a.podAdded
+		a.mu.Unlock()
+		for _, p := range more {
+			send("ADDED", p)
+			sent++
+		}
+		if len(more) > 0 {
+			continue
+		}
+		select {
+		case <-r.Context().Done():
+			return
+		case <-added:
+		}
+	}
 }
 
 // add makes a claim known.

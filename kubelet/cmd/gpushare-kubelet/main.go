@@ -16,8 +16,11 @@ import (
 	"os/signal"
 	"path/filepath"
 	"strings"
+	"sync"
 	"syscall"
 
+	resourceapi "k8s.io/api/resource/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -25,10 +28,12 @@ import (
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/version"
 	"github.com/gpushare/gpushare/kubelet/claims"
 	"github.com/gpushare/gpushare/kubelet/plugin"
+	"github.com/gpushare/gpushare/kubelet/pods"
 	"github.com/gpushare/gpushare/kubelet/publish"
 )
 
@@ -105,7 +110,7 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	api, err := apiServer(o.kubeconfig)
+	server, err := apiServer(o.kubeconfig)
 	if err != nil {
 		return err
 	}
@@ -117,13 +122,14 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	daemon := &client.Client{Socket: cmp.Or(o.socket, os.Getenv("GPUSHARE_SOCKET"))}
+	// It runs as root, for its files, and asks gpushared for no more than it needs.
+	daemon := &client.Client{Socket: cmp.Or(o.socket, os.Getenv("GPUSHARE_SOCKET")), Role: api.RoleEngine}
 	defer daemon.Close()
 	reader := &plugin.Node{Daemon: daemon, Tenant: o.tenant}
 	p := &plugin.Plugin{
 		Claims: &claims.Preparer{
 			Pool:   node,
-			Leases: daemon,
+			Leases: claims.Requests{Leases: daemon},
 			Node:   reader,
 			Pods:   claims.Cgroups{Mount: o.cgroups},
 			Files:  claims.Files{Dir: o.cdi},
@@ -133,8 +139,20 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		Log:       log,
 		Fail:      fail,
 	}
+	follower := &plugin.Follower{
+		Publisher: p.Publisher,
+		Leases:    daemon,
+		Cgroups:   p.Claims.Pods,
+		Pods:      pods.New(server, node),
+		Reporter:  &pods.Reporter{API: server, Node: node},
+		Claim: func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
+			return server.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+		},
+		Log: log,
+	}
+	p.Claims.Ended = follower.Remember
 	helper, err := kubeletplugin.Start(
-		ctx, p, kubeletplugin.DriverName(publish.Driver), kubeletplugin.NodeName(node), kubeletplugin.KubeClient(api),
+		ctx, p, kubeletplugin.DriverName(publish.Driver), kubeletplugin.NodeName(node), kubeletplugin.KubeClient(server),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.root, "plugins_registry")), kubeletplugin.PluginDataDirectoryPath(plugins),
 		kubeletplugin.RollingUpdate(types.UID(o.podUID)),
 	)
@@ -145,7 +163,11 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	p.Publisher.Submit = func(ctx context.Context, r resourceslice.DriverResources) error {
 		return helper.PublishResources(ctx, r)
 	}
+	var loops sync.WaitGroup
+	loops.Go(func() { follower.Pods.Run(ctx) })
+	loops.Go(func() { follower.Run(ctx) })
 	p.Publisher.Run(ctx)
+	loops.Wait()
 	if cause := context.Cause(ctx); cause != nil && !errors.Is(cause, context.Canceled) {
 		return cause
 	}
@@ -175,9 +197,9 @@ func apiServer(kubeconfig string) (kubernetes.Interface, error) {
 		return nil, fmt.Errorf("cannot read %s: %w", kubeconfig, err)
 	}
 	c.UserAgent = "gpushare-kubelet/" + version.Version
-	api, err := kubernetes.NewForConfig(c)
+	k, err := kubernetes.NewForConfig(c)
 	if err != nil {
 		return nil, fmt.Errorf("cannot use the API server: %w", err)
 	}
-	return api, nil
+	return k, nil
 }

@@ -3,21 +3,27 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/harness"
 )
 
-func (d *driver) cgroupOf(pod string) string {
-	return filepath.Join(d.cgroups, "kubepods.slice", "kubepods-pod"+strings.ReplaceAll(pod, "-", "_")+".slice")
+// podCgroup is the path of the cgroup of a pod below the mount.
+func podCgroup(pod string) string {
+	return "/kubepods.slice/kubepods-pod" + strings.ReplaceAll(pod, "-", "_") + ".slice"
 }
 
-// The lease of a claim of several pods has the processes of the one that is prepared now, which is reserved last, and keeps them while
-// that pod is there. A lease that waits for a pod that has gone is replaced by one of a pod that is there.
+func (d *driver) cgroupOf(pod string) string { return filepath.Join(d.cgroups, podCgroup(pod)) }
+
+// The lease of a claim has the cgroups of all its pods: of those that are reserved when it is prepared, and of those that come later, for
+// which the kubelet asks nothing. It is kept without any of them.
 func TestClaimOfSeveralPods(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, virtual, spec)
@@ -25,8 +31,8 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	d.start(t, "")
 	k := d.register(t)
 	claim := d.claim(t, "shared", device("gpu-2"))
-	prepared := func(when string, pods ...string) api.Lease {
-		t.Helper()
+	reserve := func(pods ...string) {
+		claim := claim.DeepCopy()
 		claim.Status.ReservedFor = nil
 		for _, pod := range pods {
 			claim.Status.ReservedFor = append(
@@ -34,35 +40,67 @@ func TestClaimOfSeveralPods(t *testing.T) {
 			)
 		}
 		d.server.add(claim)
-		if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
-			t.Fatalf("%s: it is not prepared: %v %v", when, r, err)
-		}
-		l := leases(t, n)
-		if len(l) != 1 {
-			t.Fatalf("%s: it has leases %v", when, l)
-		}
-		checkFile(t, d, claim, &l[0])
-		return l[0]
 	}
-	of := func(l *api.Lease, pod string) bool {
-		return strings.Contains(strings.Join(l.Command, " "), "(pod "+pod+")")
-	}
-	for _, pod := range []string{"pod-a", "pod-b", "pod-c"} {
+	make := func(pod string) {
+		t.Helper()
 		if err := os.MkdirAll(d.cgroupOf(pod), 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	first := prepared("with two pods", "pod-a", "pod-b")
-	if !of(&first, "pod-b") {
-		t.Errorf("the lease is of %v, not of the pod that came last", first.Command)
+	one := func(when string) api.Lease {
+		t.Helper()
+		l := leases(t, n)
+		if len(l) != 1 {
+			t.Fatalf("%s: it has leases %v", when, l)
+		}
+		return l[0]
 	}
-	if l := prepared("with a third pod", "pod-a", "pod-b", "pod-c"); l.ID != first.ID {
-		t.Errorf("lease %s became %s, and its pod is there", first.ID, l.ID)
+	reserve("pod-a")
+	if r, err := k.prepare(soon(t), claim); err != nil || !strings.Contains(r.Error, "its pod has no cgroup") {
+		t.Errorf("without a cgroup it is prepared: %v, %v", r, err)
 	}
-	if err := os.Remove(d.cgroupOf("pod-b")); err != nil {
+	make("pod-a")
+	make("pod-b")
+	reserve("pod-a", "pod-b")
+	if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
+		t.Fatalf("it is not prepared: %v %v", r, err)
+	}
+	first := one("with two pods")
+	if e := first.Engine; !e.Kept || !slices.Equal(slices.Sorted(slices.Values(e.Cgroups)), []string{podCgroup("pod-a"), podCgroup("pod-b")}) {
+		t.Errorf("the lease is %+v", e)
+	}
+	// A third pod: the kubelet has prepared the claim already, and does not ask again.
+	reserve("pod-a", "pod-b", "pod-c")
+	d.server.addPod("pod-c", "shared")
+	make("pod-c")
+	err := harness.Await(soon(t), 20*time.Millisecond, "the third pod does not join", func() (bool, error) {
+		return slices.Contains(one("with a third pod").Engine.Cgroups, podCgroup("pod-c")), nil
+	})
+	if err != nil {
 		t.Fatal(err)
 	}
-	if l := prepared("after the end of its pod", "pod-a", "pod-b", "pod-c"); l.ID == first.ID || !of(&l, "pod-c") {
-		t.Errorf("the lease is %s of %v still, and its pod has gone", l.ID, l.Command)
+	if l := one("with a third pod"); l.ID != first.ID {
+		t.Errorf("lease %s became %s", first.ID, l.ID)
+	}
+	second := d.claim(t, "second", device("gpu-3"))
+	second.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod-a", UID: "pod-a"}}
+	d.server.add(second)
+	if r, err := k.prepare(soon(t), second); err != nil || !strings.Contains(r.Error, "its pod has claim team/shared already") {
+		t.Errorf("a second claim of a pod is answered with %v: %v", r, err)
+	}
+	for _, pod := range []string{"pod-a", "pod-b"} {
+		if err := os.Remove(d.cgroupOf(pod)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
+		t.Errorf("after the end of two pods it is not prepared: %v %v", r, err)
+	}
+	if l := one("after the end of two pods"); l.ID != first.ID {
+		t.Errorf("lease %s became %s", first.ID, l.ID)
+	}
+	checkFile(t, d, claim, &first)
+	if why, err := k.unprepare(soon(t), claim); err != nil || why != "" {
+		t.Errorf("it is not unprepared: %s %v", why, err)
 	}
 }

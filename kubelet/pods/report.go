@@ -1,0 +1,84 @@
+package pods
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"hash/fnv"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/kubernetes"
+)
+
+// Reason is why a pod was ended, in its condition and its event.
+const Reason = "GPUMemoryExceeded"
+
+// Reporter says in the status of pods that they were ended for their GPU memory. One goroutine uses it.
+type Reporter struct {
+	API  kubernetes.Interface
+	Node string
+
+	written map[types.UID]string // what was written last: the watch shows it later
+}
+
+// mostWritten bounds what is kept of pods. What is forgotten is read from the pods.
+const mostWritten = 1024
+
+// Report gives a pod its condition and one event. A pod that has this condition is not written again, and an event that is there is not
+// made twice: it may be called at any time, and after a restart.
+func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.Time) error {
+	if p.Condition == message || r.written[p.UID] == message {
+		return nil
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": p.UID}, // A pod of the same name that came later is another one.
+		"status": map[string]any{"conditions": []corev1.PodCondition{{
+			Type: ConditionType, Status: corev1.ConditionTrue, Reason: Reason, Message: message, LastTransitionTime: metav1.NewTime(at),
+		}}},
+	})
+	if err != nil {
+		return fmt.Errorf("cannot encode the condition of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	if err := r.event(ctx, p, message, at); err != nil {
+		return err
+	}
+	_, err = r.API.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil // It was deleted.
+	}
+	if err != nil {
+		return fmt.Errorf("cannot write the condition of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	if r.written == nil || len(r.written) >= mostWritten {
+		r.written = map[types.UID]string{}
+	}
+	r.written[p.UID] = message
+	return nil
+}
+
+// event makes the event of a pod, whose name is that of what it says: made again it is the same.
+func (r *Reporter) event(ctx context.Context, p *Pod, message string, at time.Time) error {
+	const most = 200 // of the 253 letters of a name
+	h := fnv.New64a()
+	fmt.Fprint(h, p.UID, message, at.UnixMilli())
+	e := &corev1.Event{
+		ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, Name: fmt.Sprintf("%s.%x", p.Name[:min(len(p.Name), most)], h.Sum64())},
+		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
+		Reason:         Reason,
+		Message:        message,
+		Source:         corev1.EventSource{Component: "gpushare-kubelet", Host: r.Node},
+		FirstTimestamp: metav1.NewTime(at),
+		LastTimestamp:  metav1.NewTime(at),
+		Count:          1,
+		Type:           corev1.EventTypeWarning,
+	}
+	_, err := r.API.CoreV1().Events(p.Namespace).Create(ctx, e, metav1.CreateOptions{})
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+		return fmt.Errorf("cannot make an event of pod %s/%s: %w", p.Namespace, p.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+package pods
+
+import (
+	"cmp"
+	"context"
+	"slices"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/watch"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+)
+
+// Pod is a pod of the node that uses claims.
+type Pod struct {
+	Namespace, Name string
+	UID             types.UID
+	Claims          []string // names of claims in its namespace, sorted
+	Created         time.Time
+	Over            bool // it has ended, or is being deleted and has no container that runs
+	Condition       string
+}
+
+// Watch follows the pods of the node. Its methods may be used by several goroutines.
+type Watch struct {
+	store    cache.Store
+	informer cache.Controller
+	changed  chan struct{}
+}
+
+// ConditionType is the condition of a pod that was ended for its GPU memory.
+const ConditionType corev1.PodConditionType = "gpushare.dev/GPUMemoryExceeded"
+
+// New watches the pods of a node when Run is called. The credential of the kubelet may do that, for its node alone.
+func New(api kubernetes.Interface, node string) *Watch {
+	w := &Watch{changed: make(chan struct{}, 1)}
+	only := fields.OneTermEqualSelector("spec.nodeName", node).String()
+	ring := func() {
+		select {
+		case w.changed <- struct{}{}:
+		default:
+		}
+	}
+	w.store, w.informer = cache.NewInformerWithOptions(cache.InformerOptions{
+		ListerWatcher: &cache.ListWatch{
+			ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
+				o.FieldSelector = only
+				return api.CoreV1().Pods("").List(ctx, o)
+			},
+			WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
+				o.FieldSelector = only
+				return api.CoreV1().Pods("").Watch(ctx, o)
+			},
+		},
+		ObjectType: &corev1.Pod{},
+		Handler: cache.ResourceEventHandlerFuncs{
+			AddFunc:    func(any) { ring() },
+			UpdateFunc: func(any, any) { ring() },
+			DeleteFunc: func(any) { ring() },
+		},
+		Transform: small,
+	})
+	return w
+}
+
+// Run watches until ctx ends.
+func (w *Watch) Run(ctx context.Context) { w.informer.RunWithContext(ctx) }
+
+// Changed has a value when a pod has changed.
+func (w *Watch) Changed() <-chan struct{} { return w.changed }
+
+// Of are the pods that use a claim, the oldest first.
+func (w *Watch) Of(namespace, claim string) []Pod {
+	var out []Pod
+	for _, o := range w.store.List() {
+		if p, ok := o.(*corev1.Pod); ok && p.Namespace == namespace {
+			if x := podOf(p); slices.Contains(x.Claims, claim) {
+				out = append(out, x)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
+	return out
+}
+
+func podOf(p *corev1.Pod) Pod {
+	x := Pod{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Created: p.CreationTimestamp.Time,
+		Over: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+	}
+	for i := range p.Spec.ResourceClaims {
+		if name := p.Spec.ResourceClaims[i].ResourceClaimName; name != nil {
+			x.Claims = append(x.Claims, *name)
+		}
+	}
+	for i := range p.Status.ResourceClaimStatuses { // Of those that are made of a template.
+		if name := p.Status.ResourceClaimStatuses[i].ResourceClaimName; name != nil {
+			x.Claims = append(x.Claims, *name)
+		}
+	}
+	slices.Sort(x.Claims)
+	x.Claims = slices.Compact(x.Claims)
+	for i := range p.Status.Conditions {
+		if c := &p.Status.Conditions[i]; c.Type == ConditionType {
+			x.Condition = c.Message
+		}
+	}
+	return x
+}
+
+// small keeps what is used here of a pod: a node has hundreds, and each may be long.
+func small(o any) (any, error) {
+	p, ok := o.(*corev1.Pod)
+	if !ok {
+		return o, nil
+	}
+	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
+		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, CreationTimestamp: p.CreationTimestamp,
+	}}
+	s.Spec.ResourceClaims = p.Spec.ResourceClaims
+	s.Status.Phase, s.Status.ResourceClaimStatuses = p.Status.Phase, p.Status.ResourceClaimStatuses
+	for i := range p.Status.Conditions {
+		if p.Status.Conditions[i].Type == ConditionType {
+			s.Status.Conditions = append(s.Status.Conditions, p.Status.Conditions[i])
+		}
+	}
+	return s, nil
+}
