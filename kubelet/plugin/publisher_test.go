@@ -80,3 +80,52 @@ func TestTheNodeIsReadAgainAfterAnEvent(t *testing.T) {
 		<-done
 	})
 }
+
+// A storm of events is not more than two readings a second, and what has not changed is published once. An event in calm times is read
+// within a second.
+func TestStormOfEvents(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &watched{event: make(chan struct{})}
+		published := 0
+		p := &Publisher{
+			Node: &Node{Daemon: w, Root: t.TempDir()}, Pool: "node1", Log: slog.New(slog.DiscardHandler),
+			Submit: func(context.Context, resourceslice.DriverResources) error { published++; return nil },
+		}
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		done := make(chan struct{})
+		go func() { defer close(done); p.Run(ctx) }()
+		time.Sleep(time.Minute) // of the virtual time of the bubble, as below
+		began := time.Now()
+		for range 10_000 {
+			w.event <- struct{}{}
+			time.Sleep(3 * time.Millisecond)
+		}
+		if n := w.count(began, time.Now()); n < 30 || n > 2*30+1 {
+			t.Errorf("in 30 s of events the node was read %d times", n)
+		}
+		time.Sleep(time.Minute)
+		calm := time.Now()
+		w.event <- struct{}{}
+		time.Sleep(time.Second)
+		if !w.between(calm, calm.Add(time.Second)) {
+			t.Error("an event in calm times is not read within a second")
+		}
+		stop()
+		<-done
+		if published != 1 {
+			t.Errorf("what has not changed was published %d times", published)
+		}
+	})
+}
+
+// count is how often the node was read in a time.
+func (w *watched) count(from, to time.Time) (n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, at := range w.reads {
+		if at.After(from) && !at.After(to) {
+			n++
+		}
+	}
+	return n
+}

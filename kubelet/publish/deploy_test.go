@@ -67,7 +67,9 @@ func matches(t *testing.T, of string, devices map[string]resourceapi.Device, sel
 			if err != nil {
 				t.Errorf("%s: %s: %v", of, s.CEL.Expression, err)
 			}
-			all = all && ok
+			if all = all && ok; !all {
+				break // The allocator does not evaluate the next one either: an attribute may be missing.
+			}
 		}
 		if all {
 			names = append(names, name)
