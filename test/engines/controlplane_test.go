@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -112,7 +113,13 @@ func (c *controlPlane) ready(t *testing.T) {
 // kubectl runs kubectl as the administrator, and returns what it prints.
 func (c *controlPlane) kubectl(t *testing.T, arguments ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	return c.kubectlReads(t, "", arguments...)
+}
+
+// kubectlReads is kubectl with an input.
+func (c *controlPlane) kubectlReads(t *testing.T, input string, arguments ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	cmd := exec.CommandContext(
 		ctx,
@@ -120,6 +127,7 @@ func (c *controlPlane) kubectl(t *testing.T, arguments ...string) string {
 		append(
 			[]string{"--kubeconfig", c.authority.file("admin.kubeconfig"), "--cache-dir", filepath.Join(c.dir, "kubectl")},
 			arguments...)...)
+	cmd.Stdin = strings.NewReader(input)
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		t.Errorf("kubectl %v: %v\n%s", arguments, err, out)

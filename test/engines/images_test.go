@@ -20,12 +20,18 @@ import (
 const (
 	pauseImage = "docker.io/lab/pause:1"
 	workImage  = "docker.io/lab/work:1"
+	// driverImage is as a site builds one for the DaemonSet: the static program alone.
+	driverImage = "docker.io/lab/gpushare-kubelet:1"
 )
 
 // images writes an archive of images, in the layout of OCI, with the program of test/engines/pod as /pod: one is what keeps the
-// namespaces of a pod, the other one what its containers run.
-func images(t *testing.T) string {
+// namespaces of a pod, the other one what its containers run. A third has the driver.
+func images(t *testing.T, driver string) string {
 	t.Helper()
+	static, err := os.ReadFile(filepath.Join(driver, "gpushare-kubelet"))
+	if err != nil {
+		t.Fatal(err)
+	}
 	program, err := os.ReadFile(filepath.Join(machine.Program(t, "github.com/gpushare/gpushare/test/engines/pod"), "pod"))
 	if err != nil {
 		t.Fatal(err)
@@ -36,11 +42,12 @@ func images(t *testing.T) string {
 		t.Fatal(err)
 	}
 	a := &archive{w: tar.NewWriter(f), has: map[string]bool{}}
-	layer := a.layer(program)
+	layer, only := a.layer("pod", program), a.layer("gpushare-kubelet", static)
 	a.file("oci-layout", a.json(map[string]string{"imageLayoutVersion": "1.0.0"}))
 	index := map[string]any{"schemaVersion": 2, "manifests": []any{
 		a.image(pauseImage, layer, "/pod", "wait"),
 		a.image(workImage, layer, "/pod", "show"),
+		a.image(driverImage, only, "/gpushare-kubelet"),
 	}}
 	a.file("index.json", a.json(index))
 	if err := errors.Join(a.err, a.w.Close(), f.Close()); err != nil {
@@ -64,7 +71,7 @@ type descriptor struct {
 }
 
 // layer has the program, and the directories that are mounted into.
-func (a *archive) layer(program []byte) descriptor {
+func (a *archive) layer(name string, program []byte) descriptor {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	add := func(h tar.Header, content []byte) {
@@ -76,7 +83,7 @@ func (a *archive) layer(program []byte) descriptor {
 	for _, d := range []string{"dev", "etc", "proc", "run", "sys", "tmp", "usr", "usr/bin", "var", "var/lib"} {
 		add(tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}, nil)
 	}
-	add(tar.Header{Typeflag: tar.TypeReg, Name: "pod", Mode: 0o755}, program)
+	add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755}, program)
 	a.err = errors.Join(a.err, w.Close())
 	return a.blob("application/vnd.oci.image.layer.v1.tar", b.Bytes())
 }

@@ -18,7 +18,8 @@ const soon = 8 * time.Minute
 // lab is a control plane with one node.
 type lab struct {
 	*controlPlane
-	node *guest
+	node     *guest
+	hardware machine.Hardware // of the node: it can be booted again
 }
 
 type node struct {
@@ -35,6 +36,7 @@ type pod struct {
 	Status   struct {
 		Phase, Reason, Message string
 		Conditions             []condition
+		ContainerStatuses      []struct{ ContainerID string }
 	}
 }
 
@@ -47,8 +49,9 @@ func newLab(t *testing.T) *lab {
 	machine.Need(t)
 	kubernetes, containerd := programsOf(t, "kubernetes"), programsOf(t, "containerd")
 	image := machine.Base(t, machine.Debian13)
+	driver := plugin(t)
 	l := &lab{controlPlane: startControlPlane(t)}
-	l.node = boot(t, "kubernetes", machine.Hardware{
+	l.hardware = machine.Hardware{
 		Image:   image,
 		Disk:    machine.NewDisk(t, image),
 		Memory:  2048,
@@ -59,19 +62,26 @@ func newLab(t *testing.T) *lab {
 			machine.Part{Target: "guest", Source: "guest"},
 			machine.Part{Target: "kubernetes", Source: only(t, kubernetes, "kubelet")},
 			machine.Part{Target: "containerd", Source: containerd},
-			machine.Part{Target: "images", Source: images(t)},
+			machine.Part{Target: "images", Source: images(t, driver)},
 			machine.Part{Target: "node", Source: only(t, l.dir, "ca.crt", "node.kubeconfig")},
-			machine.Part{Target: "plugin", Source: plugin(t)},
+			machine.Part{Target: "plugin", Source: driver},
 			machine.Part{Target: "deploy", Source: "../../kubelet/deploy"},
 			machine.Part{Target: "packages", Source: machine.Packages(t)},
 			machine.Part{Target: "gpusim", Source: machine.Simulator(t)},
 		),
-	})
+	}
+	l.node = boot(t, "kubernetes", l.hardware)
 	return l
 }
 
 // pod creates a pod with one container of the work image. More is YAML of the pod's spec, container of its container.
 func (l *lab) pod(t *testing.T, name, more, container string) {
+	t.Helper()
+	l.podThat(t, name, "Never", more, container)
+}
+
+// podThat is pod with a policy of restarts.
+func (l *lab) podThat(t *testing.T, name, restart, more, container string) {
 	t.Helper()
 	text := fmt.Sprintf(`apiVersion: v1
 kind: Pod
@@ -80,7 +90,7 @@ spec:
   hostNetwork: true
   automountServiceAccountToken: false
   enableServiceLinks: false
-  restartPolicy: Never
+  restartPolicy: %s
   terminationGracePeriodSeconds: 5
 %s
   containers:
@@ -88,7 +98,7 @@ spec:
     image: %s
     imagePullPolicy: Never
 %s
-`, name, indent("  ", more), workImage, indent("    ", container))
+`, name, restart, indent("  ", more), workImage, indent("    ", container))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := l.create(ctx, text); err != nil {
@@ -116,14 +126,20 @@ func (l *lab) wants(t *testing.T, name string, accept func(*pod) bool) *pod {
 	return p
 }
 
-// remove deletes a pod and waits until it is not there any more.
-func (l *lab) remove(t *testing.T, name string) {
+// delete requests the end of a pod.
+func (l *lab) delete(t *testing.T, name string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if err := l.request(ctx, "DELETE", kinds["Pod"]+"/"+name, nil, nil); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// remove deletes a pod and waits until it is not there any more.
+func (l *lab) remove(t *testing.T, name string) {
+	t.Helper()
+	l.delete(t, name)
 	l.wants(t, name, func(p *pod) bool { return p == nil })
 }
 
@@ -143,6 +159,13 @@ func TestKubernetes(t *testing.T) {
 	t.Run("instances", l.instances)
 	t.Run("parts", l.parts)
 	t.Run("claims-and-kills", l.claimsOutliveKills)
+	t.Run("instants", l.pluginDiesAtEachInstant)
+	t.Run("drawn-kills", l.partsDieAtDrawnTimes)
+	t.Run("examples", l.examplesRun)
+	t.Run("drain", l.nodeIsDrained)
+	t.Run("daemonset", l.pluginRunsAsAPod)
+	t.Run("three-ways", l.threeWaysToOneGPU)
+	t.Run("reboot", l.nodeReboots)
 }
 
 func (l *lab) nodeIsReady(t *testing.T) {

@@ -1,40 +1,45 @@
-# What makes the guest a node of Kubernetes.
-kubernetes=/opt/lab/kubernetes
-containerd=/opt/lab/containerd
+# What makes the guest a node of Kubernetes. What runs at boot must not need /opt/lab, which is unpacked at about that time.
+lab=/usr/local/lib/lab
 
-# The network of qemu has no more than the host in it.
 start_network() {
-	local link
-	link=$(basename "$(readlink -e /sys/class/net/e*)")
-	ip link set "$link" up
-	ip address add 10.0.2.15/24 dev "$link"
-	ip route add default via 10.0.2.2
+	install -D -m 0755 /opt/lab/guest/network.sh "$lab/network.sh"
+	enabled lab-network
+}
+# enabled UNIT starts one of the lab now, and at each boot.
+enabled() {
+	install -m 0644 "/opt/lab/guest/$1.service" /etc/systemd/system/
+	systemctl daemon-reload
+	systemctl enable --quiet --no-reload "$1.service"
+	systemctl start "$1.service"
 }
 
 start_containerd() {
 	install -D -m 0644 /opt/lab/guest/containerd.toml /etc/containerd/lab.toml
 	install -D -m 0644 /opt/lab/guest/network.conflist /etc/cni/net.d/10-lab.conflist
-	install -m 0644 /opt/lab/guest/lab-containerd.service /etc/systemd/system/
-	systemctl daemon-reload
-	systemctl start lab-containerd.service
+	install -D -m 0755 /opt/lab/guest/no-network.sh /opt/cni/bin/no-network
+	install -m 0755 /opt/lab/containerd/* "$lab/"
+	enabled lab-containerd
 	until_true 180 test -S /run/containerd/containerd.sock
 	until_true 60 containerd_answers
-	"$containerd/ctr" -n k8s.io images import --local --snapshotter native /opt/lab/images/images.tar
+	"$lab/ctr" -n k8s.io images import --local --snapshotter native /opt/lab/images/images.tar
 }
 
-containerd_answers() { "$containerd/ctr" version >/dev/null 2>&1; }
+containerd_answers() { "$lab/ctr" version >/dev/null 2>&1; }
 
 start_kubelet() {
 	install -D -m 0600 /opt/lab/node/node.kubeconfig /etc/kubernetes/kubelet.kubeconfig
 	install -D -m 0644 /opt/lab/node/ca.crt /etc/kubernetes/ca.crt
 	install -m 0644 /opt/lab/guest/kubelet.yaml /etc/kubernetes/
-	install -m 0644 /opt/lab/guest/lab-kubelet.service /etc/systemd/system/
-	systemctl daemon-reload
-	systemctl start lab-kubelet.service
+	install -m 0755 /opt/lab/kubernetes/kubelet "$lab/"
+	enabled lab-kubelet
 }
 
 # log_of POD prints what its containers wrote: the apiserver of the host does not reach the kubelet.
 log_of() { cat /var/log/pods/default_"$1"_*/*/*.log | cut -d' ' -f4-; }
+
+# last_log_of POD is that of the last start of its container.
+last_log_of() { cut -d' ' -f4- "$(find /var/log/pods/default_"$1"_*/ -name '*.log' | sort -V | tail -n 1)"; }
+works_again() { last_log_of "$1" | grep -q '^ready'; }
 
 # processes_of UID prints those of the containers of a pod, with its sandbox.
 processes_of() {
@@ -67,12 +72,28 @@ conditions() { field '[.node.conditions // [] | .[] | select(.kind != "not-enfor
 
 # start_plugin installs gpushare-kubelet with its unit and starts it, with the credential of the kubelet.
 start_plugin() {
-	install -m 0755 /opt/lab/plugin/gpushare-kubelet /usr/sbin/
+	install -D -m 0755 /opt/lab/plugin/gpushare-kubelet /usr/local/sbin/gpushare-kubelet
 	install -m 0644 /opt/lab/deploy/gpushare-kubelet.service /etc/systemd/system/
-	printf 'KUBECONFIG=/etc/kubernetes/kubelet.kubeconfig\nOPTIONS=--node=lab\n' >/etc/default/gpushare-kubelet
-	mkdir -p /run/cdi
+	plugin_settings
 	systemctl daemon-reload
+	systemctl enable --quiet --no-reload gpushare-kubelet.service
 	systemctl start gpushare-kubelet.service
+}
+plugin_settings() { # plugin_settings [LINE...]
+	printf '%s\n' KUBECONFIG=/etc/kubernetes/kubelet.kubeconfig OPTIONS=--node=lab "$@" >/etc/default/gpushare-kubelet
+}
+# dies_at INSTANT makes the plug-in kill itself there, once.
+stamp=/var/lib/kubelet/plugins/died
+dies_at() {
+	rm -f $stamp
+	plugin_settings "GPUSHARE_FAULT=$1:kill" GPUSHARE_FAULT_STAMP=$stamp
+	systemctl restart gpushare-kubelet.service
+}
+died_at() { grep -qsx "$1" $stamp; }
+dies_no_more() {
+	rm -f $stamp
+	plugin_settings
+	systemctl restart gpushare-kubelet.service
 }
 # leases prints those of claims, one a line: name and pod, state, grant, GPU memory.
 leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory // "-")"' | sort; }
@@ -85,4 +106,25 @@ left() {
 	placements
 	find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' 2>/dev/null
 }
+no_leases() { [ -z "$(leases)" ]; }
 nothing_left() { [ -z "$(left)" ]; }
+
+# What the kubelet does to a pod has no event here, so it is read again: its cgroup is made before its claim is prepared, and its claim is
+# unprepared when its processes have ended.
+cgroup_of_pod() { [ -n "$(find /sys/fs/cgroup/kubepods.slice -name "*pod${1//-/_}.slice" 2>/dev/null)" ]; }
+no_processes_of() { [ -z "$(processes_of "$1")" ]; }
+# prepared_and_killed UID UNIT SECONDS kills a unit that long after the kubelet has begun with a pod, unprepared_and_killed after its end.
+prepared_and_killed() {
+	until_true 120 cgroup_of_pod "$1"
+	nap "$3"
+	killed "$2.service"
+	until_true 120 answers
+}
+unprepared_and_killed() {
+	until_true 120 no_processes_of "$1"
+	nap "$3"
+	killed "$2.service"
+	until_true 120 answers
+}
+# one_lease_of UID is true when the pod has its lease, and no other one.
+one_lease_of() { [ "$(leases_of "$1")" = 1 ]; }
