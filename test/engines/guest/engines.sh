@@ -8,8 +8,7 @@ start_network() {
 # enabled UNIT starts one of the lab now, and at each boot.
 enabled() {
 	install -m 0644 "/opt/lab/guest/$1.service" /etc/systemd/system/
-	systemctl daemon-reload
-	systemctl enable --quiet --no-reload "$1.service"
+	systemctl enable --quiet "$1.service" # It reloads.
 	systemctl start "$1.service"
 }
 
@@ -75,8 +74,7 @@ start_plugin() {
 	install -D -m 0755 /opt/lab/plugin/gpushare-kubelet /usr/local/sbin/gpushare-kubelet
 	install -m 0644 /opt/lab/deploy/gpushare-kubelet.service /etc/systemd/system/
 	plugin_settings
-	systemctl daemon-reload
-	systemctl enable --quiet --no-reload gpushare-kubelet.service
+	systemctl enable --quiet gpushare-kubelet.service
 	systemctl start gpushare-kubelet.service
 }
 plugin_settings() { # plugin_settings [LINE...]

@@ -16,7 +16,7 @@ start_jobs() {
 	done
 	# work MEMORY opens the nodes, and uses that much of the GPU.
 	printf '#!/bin/bash\nbash -c %q opens %s | xargs echo nodes:\nexport GPUSIM_ROOT=%s\nunset CUDA_VISIBLE_DEVICES\nexec %s --gpu 1 --memory "$1" --kernel 50ms --queue 2 --seconds 3000\n' \
-		"$opens" "$(echo $root/dev/nvidia{0,1,2,3})" $root $burn >$jobs/work
+		"$opens" "$(echo $root/dev/nvidia{0,1,2})" $root $burn >$jobs/work
 	chmod 0755 /etc/slurm/prolog /etc/slurm/epilog $jobs/work
 	slurm_conf "$gres" GresTypes=gpu,shard PrologFlags=Alloc,Contain,RunInJob Prolog=/etc/slurm/prolog Epilog=/etc/slurm/epilog \
 		PrologEpilogTimeout=120 MinJobAge=900 KillWait=3
@@ -29,7 +29,7 @@ submit() {
 }
 key_of() { echo "slurm:lab:$1:0"; }
 uses() { # uses KEY BYTES
-	[ "$(field ".leases[] | select(.engine.key == \"$1\") | .gpu_memory.used // 0")" -ge "$2" ]
+	[ "$(field "[.leases[] | select(.engine.key == \"$1\") | .gpu_memory.used // 0] | add // 0")" -ge "$2" ]
 }
 job_is() { [[ $(scontrol show job "$1") == *"JobState=$2"* ]]; }
 no_jobs() { [ -z "$(squeue -h)" ] && [ -z "$(find "/sys/fs/cgroup$scope" -name 'job_*' 2>/dev/null)" ]; }
@@ -43,5 +43,5 @@ end_job_of_user() { # end_job_of_user TENANT GRANT
 }
 opens_of_user() { # opens_of_user TENANT GRANT prints how alice opens the nodes in a lease
 	setpriv --reuid alice --regid alice --init-groups env -i PATH=/usr/bin:/bin \
-		gpushare run -q -t "$1" --grant "$2" -- bash -c "$opens" opens $root/dev/nvidia{0,1,2,3} | xargs echo
+		gpushare run -q -t "$1" --grant "$2" -- bash -c "$opens" opens $root/dev/nvidia{0,1,2} | xargs echo
 }
