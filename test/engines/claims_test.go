@@ -159,7 +159,7 @@ func (l *lab) instances(t *testing.T) {
 		l.node.do(
 			t,
 			time.Minute,
-			"leases; placements; cat /run/cdi/gpushare.dev-claim_*",
+			"leases; placements; gpushare lease list",
 		),
 	)
 	for _, name := range []string{"mig-one", "mig-two"} {
@@ -202,7 +202,7 @@ func (l *lab) parts(t *testing.T) {
 	l.opensOnly(t, "part-kept", gpus[1])
 	ended := l.wants(t, "part-over", func(p *pod) bool { return p.has("Failed") })
 	t.Logf("the pod with too much: %s %s %s", ended.Status.Phase, ended.Status.Reason, ended.Status.Message)
-	t.Log(l.node.do(t, time.Minute, "leases; log_of part-over | tail -n 3; gpushare lease list"))
+	t.Log(l.node.do(t, time.Minute, "leases; log_of part-over | tail -n 3; gpushare lease list; gpushare lease show $(field '[.leases[] | select(.state == \"running\") | .id][0]')"))
 	t.Log(l.kubectl(t, "describe", "pod", "part-over"))
 	l.goesOn(t, kept, before, "the end of the other pod")
 	l.wants(t, "part-third", running)

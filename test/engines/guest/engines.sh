@@ -93,8 +93,8 @@ dies_no_more() {
 	plugin_settings
 	systemctl restart gpushare-kubelet.service
 }
-# leases prints those of claims, one a line: name and pod, state, grant, GPU memory.
-leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory // "-")"' | sort; }
+# leases prints those of claims, one a line: name and pod, state, grant, limit of GPU memory. What is used is sampled, and changes.
+leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory.limit // "-")"' | sort; }
 leases_of() { leases | grep -c "$1" || true; } # leases_of POD_UID
 no_lease_of() { [ "$(leases_of "$1")" = 0 ]; }
 # left prints what claims have left: leases, CDI files, instances.
