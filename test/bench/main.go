@@ -102,7 +102,12 @@ func run(ctx context.Context, args []string, out, errs io.Writer) int {
 		"measure shares one scenario after the other, with each sampler of the virtual node; a row for each in virtual time",
 	)
 	flags.IntVar(&b.seeds, "seeds", 8, "run each scenario in virtual time this `number` of times with each sampler")
-	flags.BoolVar(&b.simulate, "tables", false, "print the tables of virtual time as docs/maintainers/robustness.md and docs/timeslice.md have them")
+	flags.BoolVar(
+		&b.simulate,
+		"tables",
+		false,
+		"print the tables of virtual time as docs/maintainers/robustness.md and docs/timeslice.md have them",
+	)
 	flags.BoolVar(&b.markdown, "markdown", false, "print the tables as Markdown")
 	if err := flags.Parse(args); err != nil {
 		return 2

@@ -17,7 +17,7 @@ import (
 type cells struct {
 	fairness.Scenario
 	sideBySide, dutyCycle []fairness.Figures
-	series, none, seldom  []fairness.Figures   // the scheduler, by the samplers: with the series of the GPU, without it, and that sample seldom
+	series, none, seldom  []fairness.Figures   // the scheduler: with the series of the GPU, without it, and with rare samples
 	means                 [][]fairness.Figures // of each sampler with a series that neither lags nor stops
 }
 
@@ -86,6 +86,8 @@ func header(out io.Writer, about string, columns ...string) {
 	fmt.Fprintf(out, "\n%s\n\n| %s |\n|%s\n", about, strings.Join(columns, " | "), strings.Repeat("---|", len(columns)))
 }
 
+func row(out io.Writer, values ...string) { fmt.Fprintf(out, "| %s |\n", strings.Join(values, " | ")) }
+
 func boundTable(out io.Writer, all []*cells) {
 	header(out, "robustness.md, leases that keep the GPU busy:", "load", "side by side", "duty cycle", "scheduler: RMS 10 s", "RMS 60 s",
 		"worst 10 s", "GPU busy, %", "without the series: RMS 10 s", "GPU busy, %")
@@ -94,15 +96,34 @@ func boundTable(out io.Writer, all []*cells) {
 		if !c.Bound {
 			continue
 		}
-		fmt.Fprintf(out, "| %s | %s | %s | %s | %s | %s | %s | %s | %s |\n", c.Name, extent(c.sideBySide, rms10, 0), extent(c.dutyCycle, rms10, 0),
-			extent(c.series, rms10, t.RMS10), extent(c.series, rms60, t.RMS60), extent(c.series, worst10, 0), extent(c.series, busy, -t.Busy),
-			extent(c.none, rms10, t.RMS10), extent(c.none, busy, -t.Busy))
+		row(
+			out,
+			c.Name,
+			extent(c.sideBySide, rms10, 0),
+			extent(c.dutyCycle, rms10, 0),
+			extent(c.series, rms10, t.RMS10),
+			extent(c.series, rms60, t.RMS60),
+			extent(c.series, worst10, 0),
+			extent(c.series, busy, -t.Busy),
+			extent(c.none, rms10, t.RMS10),
+			extent(c.none, busy, -t.Busy),
+		)
 	}
 }
 
 func demandTable(out io.Writer, all []*cells) {
-	header(out, "robustness.md, leases that leave the GPU idle at times:", "load", "side by side: error, p99", "scheduler: RMS 10 s", "it gets, %",
-		"request p50", "p99", "GPU busy, %", "above its share in 10 s")
+	header(
+		out,
+		"robustness.md, leases that leave the GPU idle at times:",
+		"load",
+		"side by side: error, p99",
+		"scheduler: RMS 10 s",
+		"it gets, %",
+		"request p50",
+		"p99",
+		"GPU busy, %",
+		"above its share in 10 s",
+	)
 	for _, c := range all {
 		if c.Bound && !c.Cheats || strings.HasPrefix(c.Name, "low latency") {
 			continue
@@ -123,9 +144,17 @@ func demandTable(out io.Writer, all []*cells) {
 			}
 			most = extent(c.sideBySide, of, 0)
 		}
-		fmt.Fprintf(out, "| %s | %s, %s | %s | %s | %s | %s | %s | %s |\n", c.Name, extent(c.sideBySide, rms10, 0), most,
-			extent(c.series, rms10, t.RMS10), extent(c.series, func(f fairness.Figures) float64 { return f.Of[0] }, 0), p50, p99,
-			extent(c.series, busy, -t.Busy*free/100), gain)
+		row(
+			out,
+			c.Name,
+			extent(c.sideBySide, rms10, 0)+", "+most,
+			extent(c.series, rms10, t.RMS10),
+			extent(c.series, func(f fairness.Figures) float64 { return f.Of[0] }, 0),
+			p50,
+			p99,
+			extent(c.series, busy, -t.Busy*free/100),
+			gain,
+		)
 	}
 }
 
@@ -133,15 +162,15 @@ func seldomTable(out io.Writer, all []*cells) {
 	header(out, "robustness.md, a driver that samples every 0.5 or 1 s:", "load", "RMS 10 s", "worst 10 s", "GPU busy, %")
 	for _, c := range all {
 		if c.Bound {
-			fmt.Fprintf(out, "| %s | %s | %s | %s |\n", c.Name, extent(c.seldom, rms10, fairness.Target.RMS10), extent(c.seldom, worst10, 0),
-				extent(c.seldom, busy, -fairness.Target.Busy))
+			t := fairness.Target
+			row(out, c.Name, extent(c.seldom, rms10, t.RMS10), extent(c.seldom, worst10, 0), extent(c.seldom, busy, -t.Busy))
 		}
 	}
 }
 
 // meanTable has the means of the seeds, the least and the most of all samplers.
 func meanTable(out io.Writer, all []*cells) {
-	header(out, "timeslice.md, means of the seeds:", "load", "gets", "p50", "p99", "side by side, p99", "GPU busy")
+	header(out, "timeslice.md, means of the seeds:", "load", "gets, %", "p50, ms", "p99, ms", "side by side, p99, ms", "GPU busy, %")
 	for _, c := range all {
 		i := c.first()
 		if i < 0 || c.Cheats || c.Bound || strings.HasPrefix(c.Name, "low latency") {
@@ -162,8 +191,8 @@ func meanTable(out io.Writer, all []*cells) {
 		p50 := func(l fairness.Latency) time.Duration { return l.P50 }
 		p99 := func(l fairness.Latency) time.Duration { return l.P99 }
 		free := mean(c.sideBySide, func(f fairness.Figures) float64 { return milliseconds(f.Latency[i].P99) })
-		fmt.Fprintf(out, "| %s | %s %% | %s ms | %s ms | %s ms | %s %% |\n", c.Name,
-			between(of(func(f fairness.Figures) float64 { return f.Of[i] })), whole(p50), whole(p99), number(math.Round(free)), between(of(busy)))
+		gets := between(of(func(f fairness.Figures) float64 { return f.Of[i] }))
+		row(out, c.Name, gets, whole(p50), whole(p99), number(math.Round(free)), between(of(busy)))
 	}
 }
 
@@ -207,8 +236,8 @@ func greatest(runs []fairness.Figures, value func(fairness.Figures) float64) flo
 	return out
 }
 
-// extent is the least and the greatest of a figure, with a mark if a run misses the target: above it, or below one that is negative. 0: there
-// is none.
+// extent is the least and the greatest of a figure, with a mark if a run misses the target: above it, or below one that is negative. 0: no
+// target.
 func extent(runs []fairness.Figures, value func(fairness.Figures) float64, target float64) string {
 	if len(runs) == 0 {
 		return "-"

@@ -73,7 +73,17 @@ var lowLatencyLimits = map[string]Limits{
 		Latency: 20 * ms,
 		Reason:  "next to them it starves: it has slices as any other lease, where a series shows that",
 	},
-	"low latency: 60/40, 50 requests/s of 10 ms and training":                      {RMS10: 8.5, Busy: 88, Latency: 20 * ms, Reason: ownIdle},
-	"low latency: 60/20/20, 50 requests/s of 10 ms and two trainings":              {RMS10: 5, Busy: 90, Latency: 20 * ms, Reason: ownIdle},
-	"low latency: 40/40/20, two services with 20 requests/s of 10 ms and training": {RMS10: 5.5, Busy: 92, Latency: 20 * ms, Reason: ownIdle},
+	"low latency: 60/40, 50 requests/s of 10 ms and training": {
+		RMS10:   8.5,
+		Busy:    88,
+		Latency: 20 * ms,
+		Reason:  ownIdle,
+	},
+	"low latency: 60/20/20, 50 requests/s of 10 ms and two trainings": {RMS10: 5, Busy: 90, Latency: 20 * ms, Reason: ownIdle},
+	"low latency: 40/40/20, two services with 20 requests/s of 10 ms and training": {
+		RMS10:   5.5,
+		Busy:    92,
+		Latency: 20 * ms,
+		Reason:  ownIdle,
+	},
 }
