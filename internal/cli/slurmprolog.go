@@ -134,7 +134,7 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 	if err != nil {
 		return note, err
 	}
-	for _, line := range slurm.Ask(&request, places[0].Shared, a.getenv) {
+	for _, line := range slurm.TakeOptions(&request, places[0].Shared, a.getenv) {
 		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: %s", job.ID, line))
 	}
 	own, err := procfs.Cgroup(os.Getpid())

@@ -18,9 +18,9 @@ var (
 	shareForm  = regexp.MustCompile(`^([1-9][0-9]?|100)%$`)
 )
 
-// Ask adds to a request what the user asked for with --gpu-memory and --gpu-share: less than the shards have, and never more. It returns
+// TakeOptions adds to a request the values of --gpu-memory and --gpu-share: less than the shards have, and never more. It returns
 // what is not taken, and why.
-func Ask(q *api.EngineRequest, shared bool, getenv func(string) string) (ignored []string) {
+func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) (ignored []string) {
 	ignore := func(variable, why string) { ignored = append(ignored, fmt.Sprintf("%s is ignored: %s", variable, why)) }
 	if text := getenv(memoryVariable); text != "" {
 		memory, err := api.ParseBytes(text)

@@ -7,8 +7,8 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// What a user asks for is less than the shards have, or it is ignored and said; no text of a user becomes anything else.
-func TestAsk(t *testing.T) {
+// What an option says is less than the shards have, or it is ignored and said; no text of a user becomes anything else.
+func TestOptionsOfAJob(t *testing.T) {
 	t.Parallel()
 	const shards = api.Bytes(8 << 30)
 	for name, c := range map[string]struct {
@@ -33,7 +33,7 @@ func TestAsk(t *testing.T) {
 		memory := shards
 		q := api.EngineRequest{GPUMemory: &memory}
 		env := map[string]string{"SPANK_GPUSHARE_MEMORY": c.memory, "SPANK_GPUSHARE_SHARE": c.share}
-		ignored := Ask(&q, !c.whole, func(name string) string { return env[name] })
+		ignored := TakeOptions(&q, !c.whole, func(name string) string { return env[name] })
 		if *q.GPUMemory != c.want || (q.Share == nil) != (c.wantShare == 0) || q.Share != nil && *q.Share != c.wantShare {
 			t.Errorf("%s: %+v", name, q)
 		}
