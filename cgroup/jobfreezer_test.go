@@ -260,7 +260,13 @@ func TestPodsOfALeaseAreFrozen(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !job.isSet(one) || !job.isSet(two) || job.isSet(container) || usedDeadlines(t, dir) != 2 {
-		t.Errorf("set: %v, %v, the container's %v; %d deadlines", job.isSet(one), job.isSet(two), job.isSet(container), usedDeadlines(t, dir))
+		t.Errorf(
+			"set: %v, %v, the container's %v; %d deadlines",
+			job.isSet(one),
+			job.isSet(two),
+			job.isSet(container),
+			usedDeadlines(t, dir),
+		)
 	}
 	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(one) || job.isSet(two) {
 		t.Errorf("they are not thawed: %v", err)

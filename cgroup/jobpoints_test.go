@@ -51,7 +51,8 @@ func TestFreezePoints(t *testing.T) {
 		"all jobs":             {SlurmLayout, "/system.slice/n1_slurmstepd.scope", nil, errNoJob},
 		"a pod": {
 			PodLayout, "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice",
-			[]string{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice"}, nil,
+			[]string{"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod1_2.slice"},
+			nil,
 		},
 		"a pod of the driver cgroupfs": {PodLayout, "/kubepods/burstable/pod1-2", []string{"/kubepods/burstable/pod1-2"}, nil},
 		"a pod that has ended":         {PodLayout, "/kubepods/burstable/pod3", nil, ErrNotFound},

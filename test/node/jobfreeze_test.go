@@ -68,7 +68,11 @@ func TestJobsHaveTheirShare(t *testing.T) {
 	awaitShare(t, n, job.lease, "its share is never shown as met", func(s *api.LeaseShare) bool {
 		return s.State == api.ShareMet && s.Enforced && s.Freezes != nil && s.Freezes.Count > 0
 	})
-	if l := findLease(status(t, n), job.lease); !l.Isolation.Freeze || strings.Contains(strings.Join(l.Isolation.NotEnforced, "\n"), "time share") {
+	if l := findLease(
+		status(t, n),
+		job.lease,
+	); !l.Isolation.Freeze ||
+		strings.Contains(strings.Join(l.Isolation.NotEnforced, "\n"), "time share") {
 		t.Errorf("it can be frozen: %v, not enforced: %v", l.Isolation.Freeze, l.Isolation.NotEnforced)
 	}
 	if r := n.CLI(soon(t), "explain", job.lease); r.Code != 0 || !strings.Contains(r.Out, "its cgroup's freezer, read back") {
@@ -91,7 +95,11 @@ func TestJobsHaveTheirShare(t *testing.T) {
 			}
 		}
 		l := findLease(status(t, n), job.lease)
-		if missing := strings.Join(l.Isolation.NotEnforced, "\n"); l.Isolation.Freeze || !strings.Contains(missing, "its time share: "+says) {
+		if missing := strings.Join(
+			l.Isolation.NotEnforced,
+			"\n",
+		); l.Isolation.Freeze ||
+			!strings.Contains(missing, "its time share: "+says) {
 			t.Errorf("freeze: [%s]: it can be frozen: %v, not enforced: %s", engines, l.Isolation.Freeze, missing)
 		}
 		if r := n.CLI(soon(t), "explain", job.lease); r.Code != 0 || !strings.Contains(r.Out, says) {

@@ -20,7 +20,10 @@ func spankInclude(t *testing.T) string {
 		dir = "/usr/include"
 	}
 	if _, err := os.Stat(filepath.Join(dir, "slurm/spank.h")); err != nil {
-		t.Skipf("needs the headers of Slurm, of Debian's libslurm-dev or slurm-wlm-basic-plugins-dev; SPANK_INCLUDE names where they are: %v", err)
+		t.Skipf(
+			"needs the headers of Slurm, of Debian's libslurm-dev or slurm-wlm-basic-plugins-dev; SPANK_INCLUDE names where they are: %v",
+			err,
+		)
 	}
 	return dir
 }
