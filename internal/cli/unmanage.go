@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -46,11 +47,7 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 			if env := a.getenv("GPUSHARE_SETTINGS"); env != "" && !cmd.Flags().Changed("settings") {
 				settings = env
 			}
-			var res *api.ApplyResult
-			err := a.nextToJobs(cmd.Context(), &o.Drained, &d, func() (err error) {
-				res, err = a.client.Unmanage(cmd.Context(), o)
-				return err
-			})
+			res, err := a.sendUnmanage(cmd.Context(), o, &d)
 			if err != nil && o.Check && unreachable(err) {
 				return a.checkSavedState(settings, err)
 			}
@@ -99,6 +96,15 @@ with 0 when there are none. It also works without the daemon, from the saved sta
 		"settings file of the daemon, to find its state for --check without the daemon (or $GPUSHARE_SETTINGS)",
 	)
 	return c
+}
+
+// sendUnmanage unmanages the node; next to jobs of Slurm as send sends a spec.
+func (a *app) sendUnmanage(ctx context.Context, o client.UnmanageOptions, d *draining) (res *api.ApplyResult, err error) {
+	err = a.nextToJobs(ctx, &o.Drained, d, func() (err error) {
+		res, err = a.client.Unmanage(ctx, o)
+		return err
+	})
+	return res, err
 }
 
 // leftActive is the outcome of an unmanage without steps; nil if nothing is left.
