@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -36,6 +37,8 @@ func (ls *Leases) followKept(ctx context.Context, id string) {
 			loop.Pause(ctx, keptRetry)
 		case turned && !ls.turned(ctx, &l, !empty):
 			loop.Pause(ctx, keptRetry)
+		case !turned && !empty && !procfs.Alive(l.Process.PID, l.Process.Start):
+			ls.nameProcess(ctx, id)
 		}
 	}
 }
@@ -55,8 +58,8 @@ func (ls *Leases) turned(ctx context.Context, l *lease.Lease, empty bool) bool {
 	if !ls.Table.SetEmpty(l.ID, since) {
 		return false
 	}
-	if p, ok := ls.firstMember(ctx, l.ID); ok && !empty {
-		ls.Table.Recovered(l.ID, p)
+	if !empty {
+		ls.nameProcess(ctx, l.ID)
 	}
 	if err := ls.Table.Record(ctx); err != nil {
 		ls.Log.Error("cannot record a lease", "lease", l.ID, "error", err)
@@ -90,12 +93,11 @@ func (ls *Leases) limitCgroups(ctx context.Context, l *lease.Lease) error {
 	return nil
 }
 
-func (ls *Leases) firstMember(ctx context.Context, id string) (lease.Process, bool) {
-	ps, err := ls.Attachments.Members(ctx, id)
-	if err != nil || len(ps) == 0 {
-		return lease.Process{}, false
+// nameProcess gives a lease one of its processes: the one that it is named by has ended, and the lease goes on.
+func (ls *Leases) nameProcess(ctx context.Context, id string) {
+	if ps, err := ls.Attachments.Members(ctx, id); err == nil && len(ps) > 0 {
+		ls.Table.Recovered(id, lease.Process(ps[0]))
 	}
-	return lease.Process(ps[0]), true
 }
 
 // dropForeign takes a cgroup from a kept lease that was made again by a user who is neither root, the engine, nor the user of the lease.
