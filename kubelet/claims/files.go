@@ -60,7 +60,12 @@ func (f Files) Write(claim types.UID, document json.RawMessage) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("cannot write its CDI file: %w", err)
 	}
-	o := durable.Options{Mode: 0o600, Volatile: true, Temp: f.unfinished(claim), Step: func(name string) { faultpoint.Hit("kubelet.file." + name) }}
+	o := durable.Options{
+		Mode:     0o600,
+		Volatile: true,
+		Temp:     f.unfinished(claim),
+		Step:     func(name string) { faultpoint.Hit("kubelet.file." + name) },
+	}
 	if err := durable.Replace(f.Path(claim), append(b, '\n'), o); err != nil {
 		return fmt.Errorf("cannot write its CDI file: %w", err)
 	}

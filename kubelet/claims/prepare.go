@@ -129,7 +129,8 @@ func (p *Preparer) cgroups(c *resourceapi.ResourceClaim) (out []string, err erro
 		return nil, refuse(c, "no pod is reserved for it")
 	case len(out) == 0:
 		return nil, refuse(
-			c, "its pod has no cgroup below kubepods, so nothing could be enforced: the kubelet needs --cgroups-per-qos and no --cgroup-root",
+			c,
+			"its pod has no cgroup below kubepods, so nothing could be enforced: the kubelet needs --cgroups-per-qos and no --cgroup-root",
 		)
 	}
 	return out, nil

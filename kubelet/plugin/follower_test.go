@@ -113,7 +113,13 @@ func (s *podServer) write(w http.ResponseWriter, r *http.Request) {
 		if slices.ContainsFunc(s.events, func(o corev1.Event) bool { return o.Name == e.Name }) {
 			w.WriteHeader(http.StatusConflict)
 			_ = json.NewEncoder(w).Encode(&metav1.Status{
-				TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "Status"}, Status: "Failure", Reason: metav1.StatusReasonAlreadyExists, Code: 409,
+				TypeMeta: metav1.TypeMeta{
+					APIVersion: "v1",
+					Kind:       "Status",
+				},
+				Status: "Failure",
+				Reason: metav1.StatusReasonAlreadyExists,
+				Code:   409,
 			})
 			return
 		}
@@ -222,7 +228,12 @@ func TestFollower(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	p := &Publisher{Log: log, Pool: "node1"}
 	f := &Follower{
-		Publisher: p, Leases: j, Cgroups: j, Pods: pods.New(client, "node1"), Reporter: &pods.Reporter{API: client, Node: "node1"}, Log: log,
+		Publisher: p,
+		Leases:    j,
+		Cgroups:   j,
+		Pods:      pods.New(client, "node1"),
+		Reporter:  &pods.Reporter{API: client, Node: "node1"},
+		Log:       log,
 		Claim: func(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 			c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: "claim-uid"}}
 			c.Status.ReservedFor = reserved
@@ -238,7 +249,11 @@ func TestFollower(t *testing.T) {
 
 	const key = "kubernetes:claim-uid:0"
 	began := time.Now().Add(-time.Hour)
-	lease := api.Lease{ID: "l-1", Command: []string{"team/gpu"}, Engine: &api.LeaseEngine{Key: key, Kept: true, Cgroups: []string{"/first"}}}
+	lease := api.Lease{
+		ID:      "l-1",
+		Command: []string{"team/gpu"},
+		Engine:  &api.LeaseEngine{Key: key, Kept: true, Cgroups: []string{"/first"}},
+	}
 	show := func(l api.Lease) { p.store(&publish.Node{Status: &api.Status{Leases: []api.Lease{l}}}) }
 	show(lease)
 	j.mu.Lock()

@@ -77,7 +77,8 @@ func (r *Reporter) event(ctx context.Context, p *Pod, message string, at time.Ti
 		Type:           corev1.EventTypeWarning,
 	}
 	_, err := r.API.CoreV1().Events(p.Namespace).Create(ctx, e, metav1.CreateOptions{})
-	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) && !apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
+	if err != nil && !apierrors.IsAlreadyExists(err) && !apierrors.IsNotFound(err) &&
+		!apierrors.HasStatusCause(err, corev1.NamespaceTerminatingCause) {
 		return fmt.Errorf("cannot make an event of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
 	return nil

@@ -62,7 +62,10 @@ func matches(t *testing.T, of string, devices map[string]resourceapi.Device, sel
 				t.Fatalf("%s: %s: %v", of, s.CEL.Expression, r.Error)
 			}
 			ok, _, err := r.DeviceMatches(t.Context(), cel.Device{
-				Driver: publish.Driver, AllowMultipleAllocations: d.AllowMultipleAllocations, Attributes: d.Attributes, Capacity: d.Capacity,
+				Driver:                   publish.Driver,
+				AllowMultipleAllocations: d.AllowMultipleAllocations,
+				Attributes:               d.Attributes,
+				Capacity:                 d.Capacity,
 			})
 			if err != nil {
 				t.Errorf("%s: %s: %v", of, s.CEL.Expression, err)
@@ -126,7 +129,12 @@ func TestManifests(t *testing.T) {
 				t.Errorf("%s has class %s, which is not there", template.Name, r.Exactly.DeviceClassName)
 				continue
 			}
-			names := matches(t, template.Name, devices, append(append([]resourceapi.DeviceSelector{}, class.Spec.Selectors...), r.Exactly.Selectors...))
+			names := matches(
+				t,
+				template.Name,
+				devices,
+				append(append([]resourceapi.DeviceSelector{}, class.Spec.Selectors...), r.Exactly.Selectors...),
+			)
 			if len(names) == 0 {
 				t.Errorf("%s selects no device", template.Name)
 			}

@@ -66,7 +66,8 @@ func TestClaimOfSeveralPods(t *testing.T) {
 		t.Fatalf("it is not prepared: %v %v", r, err)
 	}
 	first := one("with two pods")
-	if e := first.Engine; !e.Kept || !slices.Equal(slices.Sorted(slices.Values(e.Cgroups)), []string{podCgroup("pod-a"), podCgroup("pod-b")}) {
+	if e := first.Engine; !e.Kept ||
+		!slices.Equal(slices.Sorted(slices.Values(e.Cgroups)), []string{podCgroup("pod-a"), podCgroup("pod-b")}) {
 		t.Errorf("the lease is %+v", e)
 	}
 	// A third pod: the kubelet has prepared the claim already, and does not ask again.
