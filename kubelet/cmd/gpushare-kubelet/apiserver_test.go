@@ -152,7 +152,7 @@ func (a *apiserver) listPods(w http.ResponseWriter, r *http.Request) {
 		end.ResourceVersion, end.Annotations = list.ResourceVersion, map[string]string{metav1.InitialEventsAnnotationKey: "true"}
 		send("BOOKMARK", end)
 	} else {
-		fmt.Sscan(r.URL.Query().Get("resourceVersion"), &sent)
+		_, _ = fmt.Sscan(r.URL.Query().Get("resourceVersion"), &sent)
 		sent = max(0, sent-1)
 	}
 	for {

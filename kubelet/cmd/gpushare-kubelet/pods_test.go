@@ -41,7 +41,7 @@ func TestClaimOfSeveralPods(t *testing.T) {
 		}
 		d.server.add(claim)
 	}
-	make := func(pod string) {
+	create := func(pod string) {
 		t.Helper()
 		if err := os.MkdirAll(d.cgroupOf(pod), 0o755); err != nil {
 			t.Fatal(err)
@@ -59,8 +59,8 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	if r, err := k.prepare(soon(t), claim); err != nil || !strings.Contains(r.Error, "its pod has no cgroup") {
 		t.Errorf("without a cgroup it is prepared: %v, %v", r, err)
 	}
-	make("pod-a")
-	make("pod-b")
+	create("pod-a")
+	create("pod-b")
 	reserve("pod-a", "pod-b")
 	if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
 		t.Fatalf("it is not prepared: %v %v", r, err)
@@ -73,7 +73,7 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	// A third pod: the kubelet has prepared the claim already, and does not ask again.
 	reserve("pod-a", "pod-b", "pod-c")
 	d.server.addPod("pod-c", "shared")
-	make("pod-c")
+	create("pod-c")
 	err := harness.Await(soon(t), 20*time.Millisecond, "the third pod does not join", func() (bool, error) {
 		return slices.Contains(one("with a third pod").Engine.Cgroups, podCgroup("pod-c")), nil
 	})
