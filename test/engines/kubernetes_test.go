@@ -159,12 +159,13 @@ func TestKubernetes(t *testing.T) {
 	t.Run("instances", l.instances)
 	t.Run("parts", l.parts)
 	t.Run("claims-and-kills", l.claimsOutliveKills)
-	t.Run("instants", l.pluginDiesAtEachInstant)
-	t.Run("drawn-kills", l.partsDieAtDrawnTimes)
+	t.Run("shares", l.sharesHold)
 	t.Run("examples", l.examplesRun)
 	t.Run("drain", l.nodeIsDrained)
 	t.Run("daemonset", l.pluginRunsAsAPod)
 	t.Run("three-ways", l.threeWaysToOneGPU)
+	t.Run("instants", l.pluginDiesAtEachInstant)
+	t.Run("drawn-kills", l.partsDieAtDrawnTimes)
 	t.Run("reboot", l.nodeReboots)
 }
 

@@ -126,3 +126,15 @@ unprepared_and_killed() {
 }
 # one_lease_of UID is true when the pod has its lease, and no other one.
 one_lease_of() { [ "$(leases_of "$1")" = 1 ]; }
+
+# shares prints the shares of claims, one a line: pod, what it is due, how long it had the GPU in percent, how often it was frozen.
+shares() {
+	field '.leases[] | select(.engine != null) | "\(.command | join(" ")) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
+}
+# shared_by UID... is true when each of the pods was frozen for the others, and its share is enforced and not measured to be unmet.
+shared_by() {
+	local uid
+	for uid; do
+		shares | grep "$uid" | grep ' enforced true ' | grep -qv ' frozen 0 ' || return 1
+	done
+}

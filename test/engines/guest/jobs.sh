@@ -11,7 +11,7 @@ start_jobs() {
 	gpushare slurm gres --node $node --gpu 1,2 >/etc/slurm/gres.conf
 	gres=$(gpushare slurm gres --node $node --gpu 1,2 --json | gojq -r .gres)
 	for at in prolog epilog; do
-		printf '#!/bin/sh\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin GPUSHARE_PROLOG_SECONDS=40\nexec /usr/share/gpushare/examples/slurm/%s.sh\n' \
+		printf '#!/bin/sh\ntrap "" TERM\nexport PATH=/usr/sbin:/usr/bin:/sbin:/bin GPUSHARE_PROLOG_SECONDS=40\nexec /usr/share/gpushare/examples/slurm/%s.sh\n' \
 			$at >/etc/slurm/$at
 	done
 	# work MEMORY opens the nodes, and uses that much of the GPU.
