@@ -40,13 +40,9 @@ func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
 			}
 		}
 		m := quota.Member{
-			Lease: l.ID, Grant: l.Terms.Tenant + "/" + l.Terms.Spec.Name, Share: float64(grant.Share),
+			Lease: l.ID, Grant: dividing(l), Share: l.Share(), Cap: capOf(l),
 			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: never, Held: en.withheld(l.ID),
 			Priority: priorityOf(l.Terms.Priority), LowLatency: l.Terms.Spec.LowLatency(),
-		}
-		if grant.Cap != nil {
-			part := float64(*grant.Cap) / 100
-			m.Cap = &part
 		}
 		list = append(list, m)
 	}
@@ -56,6 +52,29 @@ func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
 		sl.never = unfreezable
 		sl.mu.Unlock()
 	}
+}
+
+// dividing is the name of the leases that divide a share among them: those of one grant. A lease with a share of its own divides it with none.
+func dividing(l *lease.Lease) string {
+	name := l.Terms.Tenant + "/" + l.Terms.Spec.Name
+	if l.Own.Share > 0 {
+		name += "/" + l.ID
+	}
+	return name
+}
+
+// capOf is the part of the GPU's time that the leases that divide a share have at most; nil: no cap. Of the cap of the grant they have as
+// much as of its share.
+func capOf(l *lease.Lease) *float64 {
+	grant := l.Terms.Spec.Timeslice
+	if grant.Cap == nil {
+		return nil
+	}
+	part := float64(*grant.Cap) / 100
+	if grant.Share > 0 {
+		part *= l.Share() / float64(grant.Share)
+	}
+	return &part
 }
 
 // sameMember reports whether a lease takes part as before. Cap points to a number.
