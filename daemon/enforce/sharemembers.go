@@ -54,7 +54,8 @@ func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
 	}
 }
 
-// dividing is the name of the leases that divide a share among them: those of one grant. A lease with a share of its own divides it with none.
+// dividing is the name of the leases that divide a share among them: those of one grant. A lease with a share of its own divides it with
+// none.
 func dividing(l *lease.Lease) string {
 	name := l.Terms.Tenant + "/" + l.Terms.Spec.Name
 	if l.Own.Share > 0 {

@@ -10,7 +10,10 @@ import (
 // A lease that has a share of its own divides the time by that, and not with the other leases of its grant.
 func TestLeaseWithAShareOfItsOwnDividesByIt(t *testing.T) {
 	t.Parallel()
-	grant := lease.Grant{Tenant: "pods", Spec: api.GrantSpec{Name: "parts", Timeslice: &api.ShareSpec{Share: 80, Cap: new(api.Percent(40))}}}
+	grant := lease.Grant{
+		Tenant: "pods",
+		Spec:   api.GrantSpec{Name: "parts", Timeslice: &api.ShareSpec{Share: 80, Cap: new(api.Percent(40))}},
+	}
 	own := func(id string, share float64) *lease.Lease {
 		return &lease.Lease{ID: id, Terms: grant, Own: lease.Own{Share: share}, OwnTogether: lease.Own{Share: 60}}
 	}

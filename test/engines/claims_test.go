@@ -202,7 +202,13 @@ func (l *lab) parts(t *testing.T) {
 	l.opensOnly(t, "part-kept", gpus[1])
 	ended := l.wants(t, "part-over", func(p *pod) bool { return p.has("Failed") })
 	t.Logf("the pod with too much: %s %s %s", ended.Status.Phase, ended.Status.Reason, ended.Status.Message)
-	t.Log(l.node.do(t, time.Minute, "leases; log_of part-over | tail -n 3; gpushare lease list; gpushare lease show $(field '[.leases[] | select(.state == \"running\") | .id][0]')"))
+	t.Log(
+		l.node.do(
+			t,
+			time.Minute,
+			"leases; log_of part-over | tail -n 3; gpushare lease list; gpushare lease show $(field '[.leases[] | select(.state == \"running\") | .id][0]')",
+		),
+	)
 	t.Log(l.kubectl(t, "describe", "pod", "part-over"))
 	l.goesOn(t, kept, before, "the end of the other pod")
 	l.wants(t, "part-third", running)

@@ -184,8 +184,11 @@ func (l *lab) pluginRunsAsAPod(t *testing.T) {
 	l.opensOnly(t, "by-daemonset", gpus[0])
 	l.node.do(t, time.Minute, "one_lease_of "+uid)
 	l.remove(t, "by-daemonset")
-	l.nothingLeft(t)
+	if rest := l.node.do(t, time.Minute, "leases; find /run/cdi -name 'gpushare.dev-claim_*'"); rest != "" {
+		t.Errorf("the claim has left: %s", rest)
+	}
 	l.kubectlReads(t, manifest, "delete", "-f", "-")
+	l.nothingLeft(t)
 	l.node.do(t, time.Minute, "systemctl enable --now --quiet gpushare-kubelet.service")
 	l.offers(t, allPlacements)
 }

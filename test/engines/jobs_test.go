@@ -18,8 +18,14 @@ func (l *lab) threeWaysToOneGPU(t *testing.T) {
 	job := l.node.do(t, 2*time.Minute, "submit work 8 4GiB")
 	l.node.do(t, 4*time.Minute, "until_true 200 uses \"$(key_of "+job+")\" $((4 << 30))")
 	local := l.node.do(t, 2*time.Minute, "start_job alice local dev --memory 10GiB --kernel 50ms --queue 2 --seconds 3000; echo $pid")
-	t.Log(l.node.do(t, 2*time.Minute, "gpushare status; gpushare lease list; gpushare usage --by account,job; gpushare slurm check --node lab1 || true"))
-	const want = "kubernetes - 30\nlocal alice 20\nslurm bob 8"
+	t.Log(
+		l.node.do(
+			t,
+			2*time.Minute,
+			"gpushare status; gpushare lease list; gpushare usage --by account,job; gpushare slurm check --node lab1 || true",
+		),
+	)
+	const want = "kubernetes root 30\nlocal alice 20\nslurm bob 8"
 	if got := l.node.do(t, time.Minute, "on_gpu 1"); got != want {
 		t.Errorf("on the GPU are\n%s\nwant\n%s", got, want)
 	}

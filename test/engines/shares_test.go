@@ -12,7 +12,13 @@ import (
 func (l *lab) sharesHold(t *testing.T) {
 	more, less := l.working(t, "share-more", "part-30g", "8GiB"), l.working(t, "share-less", "part-10g", "4GiB")
 	l.node.do(t, 4*time.Minute, "until_true 200 shared_by "+more+" "+less)
-	t.Log(l.node.do(t, time.Minute, "shares; gpushare lease list; for l in $(field '.leases[].id'); do gpushare lease show $l; gpushare explain $l || true; done 2>&1"))
+	t.Log(
+		l.node.do(
+			t,
+			time.Minute,
+			"shares; gpushare lease list; for l in $(field '.leases[].id'); do gpushare lease show $l; gpushare explain $l || true; done 2>&1",
+		),
+	)
 	for _, uid := range []string{more, less} {
 		if n := l.node.do(t, time.Minute, "processes_of "+uid+" | wc -l"); n == "0" {
 			t.Errorf("pod %s has ended", uid)

@@ -131,10 +131,10 @@ one_lease_of() { [ "$(leases_of "$1")" = 1 ]; }
 shares() {
 	field '.leases[] | select(.engine != null) | "\(.command | join(" ")) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
 }
-# shared_by UID... is true when each of the pods was frozen for the others, and its share is enforced and not measured to be unmet.
+# shared_by UID... is true when the share of each of the pods was measured, is enforced, and it was frozen for the others.
 shared_by() {
 	local uid
 	for uid; do
-		shares | grep "$uid" | grep ' enforced true ' | grep -qv ' frozen 0 ' || return 1
+		shares | grep "$uid" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
 	done
 }
