@@ -80,14 +80,14 @@ start_plugin() {
 plugin_settings() { # plugin_settings [LINE...]
 	printf '%s\n' KUBECONFIG=/etc/kubernetes/kubelet.kubeconfig OPTIONS=--node=lab "$@" >/etc/default/gpushare-kubelet
 }
-# dies_at INSTANT makes the plug-in kill itself there, once.
+# dies_at PATTERN N makes the plug-in kill itself at the Nth instant with such a name, once.
 stamp=/var/lib/kubelet/plugins/died
 dies_at() {
 	rm -f $stamp
-	plugin_settings "GPUSHARE_FAULT=$1:kill" GPUSHARE_FAULT_STAMP=$stamp
+	plugin_settings "GPUSHARE_FAULT=$1:kill@$2" GPUSHARE_FAULT_STAMP=$stamp
 	systemctl restart gpushare-kubelet.service
 }
-died_at() { grep -qsx "$1" $stamp; }
+died_at() { cat $stamp 2>/dev/null || true; } # died_at prints where it did
 dies_no_more() {
 	rm -f $stamp
 	plugin_settings
