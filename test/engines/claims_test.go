@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// plugin builds gpushare-kubelet into a directory of its own. It is the program of a release but for the instants at which it can be told
-// to kill itself.
+// plugin builds gpushare-kubelet into a directory of its own. It is the program of a release but for the instants at which it can kill
+// itself.
 func plugin(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

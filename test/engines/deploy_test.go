@@ -62,7 +62,7 @@ func (l *lab) examplesRun(t *testing.T) {
 }
 
 // The node is drained, its instances get a layout, and it comes back: pods of a controller run again, and nothing was left in between. While
-// pods run, and as long as nobody says that there are none, the change is refused.
+// pods run, and as long as the command does not say that there are none, the change is refused.
 func (l *lab) nodeIsDrained(t *testing.T) {
 	l.kubectlReads(t, examples(t), "apply", "-f", "-")
 	l.exampleUIDs(t)
@@ -90,7 +90,7 @@ func (l *lab) nodeIsDrained(t *testing.T) {
 	l.nothingLeft(t)
 }
 
-// exampleAgain waits until the pods of the Deployment run: the bare pods are gone, as a drain says.
+// exampleAgain waits until the pods of the Deployment run: the bare pods have ended, as a drain says.
 func (l *lab) exampleAgain(t *testing.T) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)

@@ -37,12 +37,12 @@ func (l *lab) threeWaysToOneGPU(t *testing.T) {
 	}
 	l.opensOnly(t, "three-pod", gpus[1])
 	for who, script := range map[string]string{
-		"the job":          "sed -n 's/^nodes: //p' $jobs/work.out",
-		"a command on it":  "opens_of_user local dev",
-		"a job of no GPU":  "setpriv --reuid bob --regid bob --init-groups srun -t 1 bash -c \"$opens\" opens $root/dev/nvidia{0,1,2} | xargs echo",
-		"a command beside": "opens_of_user local whole",
+		"the job":            "sed -n 's/^nodes: //p' $jobs/work.out",
+		"a command on it":    "opens_of_user local dev",
+		"a job of no GPU":    "setpriv --reuid bob --regid bob --init-groups srun -t 1 bash -c \"$opens\" opens $root/dev/nvidia{0,1,2} | xargs echo",
+		"a command on GPU 2": "opens_of_user local whole",
 	} {
-		want := map[string]string{"a job of no GPU": "denied denied denied", "a command beside": "denied denied through"}[who]
+		want := map[string]string{"a job of no GPU": "denied denied denied", "a command on GPU 2": "denied denied through"}[who]
 		if want == "" {
 			want = "denied through denied"
 		}

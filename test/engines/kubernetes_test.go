@@ -159,7 +159,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("instances", l.instances)
 	t.Run("parts", l.parts)
 	t.Run("claims-and-kills", l.claimsOutliveKills)
-	t.Run("shares", l.sharesHold)
+	t.Run("shares", l.sharesAreEnforced)
 	t.Run("examples", l.examplesRun)
 	t.Run("drain", l.nodeIsDrained)
 	t.Run("daemonset", l.pluginRunsAsAPod)

@@ -9,7 +9,7 @@ import (
 
 // Two pods that keep one GPU busy have the parts of its time that they claimed, 40 and 20 of 100, because the spec permits to freeze pods.
 // The emulated processor is not exact: what was measured is in the log, and the test wants what gpushared has read back.
-func (l *lab) sharesHold(t *testing.T) {
+func (l *lab) sharesAreEnforced(t *testing.T) {
 	more, less := l.working(t, "share-more", "part-30g", "8GiB"), l.working(t, "share-less", "part-10g", "4GiB")
 	l.node.do(t, 4*time.Minute, "until_true 200 shared_by "+more+" "+less)
 	t.Log(

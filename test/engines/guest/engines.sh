@@ -93,9 +93,9 @@ dies_no_more() {
 	plugin_settings
 	systemctl restart gpushare-kubelet.service
 }
-# leases prints those of claims, one a line: name and pod, state, grant, limit of GPU memory. What is used is sampled, and changes.
-leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory.limit // "-")"' | sort; }
-leases_of() { leases | grep -c "$1" || true; } # leases_of POD_UID
+# leases prints those of claims, one a line: claim, state, grant, limit of GPU memory, cgroups of its pods. What is used is sampled, and changes.
+leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory.limit // "-") \(.engine.cgroups // [] | join(","))"' | sort; }
+leases_of() { leases | grep -c "pod${1//-/_}[.]slice" || true; } # leases_of POD_UID
 no_lease_of() { [ "$(leases_of "$1")" = 0 ]; }
 # left prints what claims have left: leases, CDI files, instances.
 left() {
@@ -129,12 +129,12 @@ one_lease_of() { [ "$(leases_of "$1")" = 1 ]; }
 
 # shares prints the shares of claims, one a line: pod, what it is due, how long it had the GPU in percent, how often it was frozen.
 shares() {
-	field '.leases[] | select(.engine != null) | "\(.command | join(" ")) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
+	field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.engine.cgroups // [] | join(",")) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
 }
 # shared_by UID... is true when the share of each of the pods was measured, is enforced, and it was frozen for the others.
 shared_by() {
 	local uid
 	for uid; do
-		shares | grep "$uid" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
+		shares | grep "pod${uid//-/_}[.]slice" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
 	done
 }
