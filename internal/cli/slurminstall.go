@@ -78,7 +78,10 @@ func (f *slurmSite) variables() ([]string, error) {
 	}
 	// A HealthCheckProgram has no SLURM_CONF: Slurm's programs look for it where their package has it.
 	if strings.ContainsAny(f.dir, "'\n") || !filepath.IsAbs(f.dir) {
-		return nil, usageError{err: fmt.Errorf("invalid --dir %q: it is no absolute path, or has quotes", f.dir), hint: "name the directory of slurm.conf"}
+		return nil, usageError{
+			err:  fmt.Errorf("invalid --dir %q: it is no absolute path, or has quotes", f.dir),
+			hint: "name the directory of slurm.conf",
+		}
 	}
 	conf := filepath.Join(f.dir, "slurm.conf")
 	return append(out, fmt.Sprintf("[ -n \"${SLURM_CONF:-}\" ] || [ ! -e '%[1]s' ] || export SLURM_CONF='%[1]s'", conf)), nil

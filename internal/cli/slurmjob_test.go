@@ -93,11 +93,18 @@ func TestSlurmPrologFailsForAnUnusableGPUAlone(t *testing.T) {
 		{"no GPU", routes{}, nil, []string{"SLURM_JOB_GPUS="}, 0, "", ""},
 		{"no job", routes{}, nil, []string{"SLURM_JOB_ID=x"}, 0, "SLURM_JOB_ID is", ""},
 		{
-			"gpushared refuses", routes{"GET /v1/status": &api.Error{Kind: api.KindUnavailable, Message: "it ends"}}, nil, nil, 0,
+			"gpushared refuses",
+			routes{"GET /v1/status": &api.Error{Kind: api.KindUnavailable, Message: "it ends"}},
+			nil, nil, 0,
 			"job 42 has no lease: it ends", "it ends",
 		},
-		{"gpushared hangs", routes{hangs: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })}, nil,
-			[]string{"GPUSHARE_PROLOG_SECONDS=1"}, 0, "job 42 has no lease", "deadline"},
+		{
+			"gpushared hangs",
+			routes{hangs: http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) { <-q.Context().Done() })},
+			nil,
+			[]string{"GPUSHARE_PROLOG_SECONDS=1"},
+			0, "job 42 has no lease", "deadline",
+		},
 		{"slurmd does not answer", routes{}, map[string]string{"slurmd": "slurmd: fatal: can't stat gres.conf file"}, nil, 0, "cannot read how slurmd counts", "slurmd"},
 		{"another order", routes{"GET /v1/status": jobNode()}, nil, []string{"SLURM_JOB_GPUS=3"}, 0, "slurmd counts 1 GPUs", "slurmd counts 1 GPUs"},
 		{"squeue says nothing", routes{"GET /v1/status": jobNode()}, map[string]string{"squeue": ""}, nil, 0, "squeue did not say", "squeue did not say"},
@@ -169,7 +176,10 @@ func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, said := k.run(routes{"GET /v1/status": jobNode()}, "prolog")
-		if _, err := os.Stat(filepath.Join(k.notes, "job_42")); err == nil || r.code != 0 || !strings.Contains(said, "its tasks do not read") {
+		if _, err := os.Stat(
+			filepath.Join(k.notes, "job_42"),
+		); err == nil || r.code != 0 ||
+			!strings.Contains(said, "its tasks do not read") {
 			t.Errorf("%s: it exits with %d, %v, and says %q", c.name, r.code, err, said)
 		}
 	}
@@ -238,7 +248,8 @@ func TestSlurmInstall(t *testing.T) {
 		return out
 	}
 	r := siteCommand(t, "install", "--dir", dir, "--dry-run")
-	if r.code != 0 || len(there()) > 0 || strings.Count(r.out, "would be written") != 4 || !strings.Contains(r.out, "Prolog="+dir+"/prolog.d/*\n") {
+	if r.code != 0 || len(there()) > 0 || strings.Count(r.out, "would be written") != 4 ||
+		!strings.Contains(r.out, "Prolog="+dir+"/prolog.d/*\n") {
 		t.Errorf("dry: %d, %v, %s%s", r.code, there(), r.out, r.err)
 	}
 	r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
@@ -249,7 +260,17 @@ func TestSlurmInstall(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, siteFiles[0])); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs"); r.code != 0 || strings.Count(r.out, " is there\n") != 4 {
+	if r = siteCommand(
+		t,
+		"install",
+		"--dir",
+		dir,
+		"--tenant",
+		"vision",
+		"--grant",
+		"jobs",
+	); r.code != 0 ||
+		strings.Count(r.out, " is there\n") != 4 {
 		t.Errorf("a second time: %d, %s", r.code, r.out)
 	}
 	// Another version wrote this one.
@@ -257,7 +278,17 @@ func TestSlurmInstall(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, siteFiles[0]), []byte(old), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs"); r.code != 0 || !strings.Contains(r.out, "replaced: v0.0.1 had") {
+	if r = siteCommand(
+		t,
+		"install",
+		"--dir",
+		dir,
+		"--tenant",
+		"vision",
+		"--grant",
+		"jobs",
+	); r.code != 0 ||
+		!strings.Contains(r.out, "replaced: v0.0.1 had") {
 		t.Errorf("over another version: %d, %s", r.code, r.out)
 	}
 	var j api.SlurmInstall
@@ -271,7 +302,13 @@ func TestSlurmInstall(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, siteFiles[3]), []byte("#!/bin/sh\n"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if r = siteCommand(t, "uninstall", "--dir", dir); r.code != 0 || strings.Join(there(), " ") != siteFiles[3] || !strings.Contains(r.out, "gpushare-health stays") {
+	if r = siteCommand(
+		t,
+		"uninstall",
+		"--dir",
+		dir,
+	); r.code != 0 || strings.Join(there(), " ") != siteFiles[3] ||
+		!strings.Contains(r.out, "gpushare-health stays") {
 		t.Errorf("uninstall: %d, %v: %s%s", r.code, there(), r.out, r.err)
 	}
 	if _, err := os.Stat(filepath.Join(dir, "prolog.d/mine")); err != nil {
@@ -326,11 +363,17 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 	const gpu = "slurmd: Gres Name=gpu Type=a30 Count=1 Index=0 ID=7696487 File=/dev/nvidia0 Links=(null) Flags=HAS_FILE"
 	dir := t.TempDir()
 	config := func(more string) map[string]string {
-		return map[string]string{"slurmd": gpu, "scontrol": "NodeName=node1 Version=24.11.5 State=IDLE\nPrologFlags = Alloc,Contain,RunInJob\n" + more}
+		return map[string]string{
+			"slurmd":   gpu,
+			"scontrol": "NodeName=node1 Version=24.11.5 State=IDLE\nPrologFlags = Alloc,Contain,RunInJob\n" + more,
+		}
 	}
 	whole := "Prolog[0] = " + dir + "/prolog.d/*\nEpilog[0] = " + dir + "/epilog.d/gpushare\nTaskProlog = " + dir + "/gpushare-taskprolog\nHealthCheckProgram = " + dir + "/gpushare-health"
 	check := func(text map[string]string) result { return runSlurm(t, ofSlurm(t, text), "check", "--dir", dir) }
-	if r := check(config(whole)); r.code != api.ExitDegraded || !strings.Contains(r.out, "gpushare-taskprolog, which is not there: no task starts") {
+	if r := check(
+		config(whole),
+	); r.code != api.ExitDegraded ||
+		!strings.Contains(r.out, "gpushare-taskprolog, which is not there: no task starts") {
 		// Without a script of gpushare only what breaks jobs is a difference.
 		if r.code != 0 || !strings.Contains(r.out, "no script of gpushare is in "+dir) {
 			t.Errorf("none: %d, %s", r.code, r.out)

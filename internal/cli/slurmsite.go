@@ -70,7 +70,12 @@ func (a *app) compareSettings(dir string, written []slurm.Script, settings map[s
 	flags := strings.Split(strings.Join(settings["PrologFlags"], ","), ",")
 	for _, flag := range []string{"Alloc", "Contain"} {
 		if !slices.Contains(flags, flag) {
-			differs(out, "slurm.conf: PrologFlags=Alloc,Contain,RunInJob, without RunInJob before 24.05", "PrologFlags of slurm.conf lacks %s", flag)
+			differs(
+				out,
+				"slurm.conf: PrologFlags=Alloc,Contain,RunInJob, without RunInJob before 24.05",
+				"PrologFlags of slurm.conf lacks %s",
+				flag,
+			)
 		}
 	}
 }

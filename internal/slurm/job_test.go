@@ -273,7 +273,10 @@ func TestNoteOfAJob(t *testing.T) {
 func TestHeaderOfAScript(t *testing.T) {
 	t.Parallel()
 	script := Headed("#!/bin/sh\n# Text.\n", "v1.2.3", []string{"A=b"})
-	if v, ok := HeaderOf(script); v != "v1.2.3" || !ok || !strings.HasPrefix(script, "#!/bin/sh\n# W") || !strings.HasSuffix(script, "\nA=b\n# Text.\n") {
+	if v, ok := HeaderOf(
+		script,
+	); v != "v1.2.3" || !ok || !strings.HasPrefix(script, "#!/bin/sh\n# W") ||
+		!strings.HasSuffix(script, "\nA=b\n# Text.\n") {
 		t.Errorf("%q, %v of %s", v, ok, script)
 	}
 	for _, other := range []string{"", "\n", "#!/bin/sh\n", "#!/bin/sh\n# Written by hand\n", strings.Replace(script, "removes it", "keeps it", 1)} {

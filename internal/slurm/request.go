@@ -19,7 +19,8 @@ type Terms struct {
 var ErrNoGrant = errors.New("no grant is of it")
 
 // Request is the keyed lease of a job in its places. shards is how many it requests, of 1 GiB each; 0: it has the GPU without shards, and
-// what the grant has. A lease is in one place, or has whole GPUs: what a job has more of is refused, so that no lease says less than it has.
+// what the grant has. A lease is in one place, or has whole GPUs: what a job has more of is refused, so that no lease says less than it
+// has.
 func (j *Job) Request(places []Place, shards uint64, t Terms, s *api.Status) (api.EngineRequest, error) {
 	q := api.EngineRequest{Key: j.Key(), Tenant: t.Tenant, Grant: t.Grant, User: fmt.Sprint(j.UID), Account: j.Account}
 	if len(places) == 0 {
@@ -32,7 +33,9 @@ func (j *Job) Request(places []Place, shards uint64, t Terms, s *api.Status) (ap
 			return q, fmt.Errorf("GPU %d: gpushare only looks at it: %w", p.Index, ErrNoGrant)
 		}
 		if p.Shared != first.Shared || (p.Instance == "") != (first.Instance == "") {
-			return q, errors.New("it has GPUs that are shared, whole ones or instances together, and a lease is of one kind: submit two jobs")
+			return q, errors.New(
+				"it has GPUs that are shared, whole ones or instances together, and a lease is of one kind: submit two jobs",
+			)
 		}
 		q.GPUs = append(q.GPUs, p.GPU)
 	}
@@ -78,7 +81,8 @@ func (t *Terms) fitting(s *api.Status, uuid string, kinds ...string) []string {
 	for i := range s.Tenants {
 		for k := range s.Tenants[i].Grants {
 			g := &s.Tenants[i].Grants[k]
-			if s.Tenants[i].Name == t.Tenant && (t.Grant == "" || g.Name == t.Grant) && slices.Contains(kinds, g.Kind) && slices.Contains(g.GPUs, uuid) {
+			if s.Tenants[i].Name == t.Tenant && (t.Grant == "" || g.Name == t.Grant) && slices.Contains(kinds, g.Kind) &&
+				slices.Contains(g.GPUs, uuid) {
 				out = append(out, g.Name)
 			}
 		}

@@ -76,7 +76,7 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 // Slurm ends a job by SIGTERM to all processes of its cgroup, where the Prolog and the Epilog run too: one that it ends drains the node.
 func TestSlurmScriptsOutliveTheEndOfTheirJob(t *testing.T) {
 	t.Parallel()
-	for script, did := range map[string]string{"prolog.sh": "it has no lease", "epilog.sh": "released"} {
+	for script, did := range map[string]string{"prolog.sh": "has a lease", "epilog.sh": "released"} {
 		path, err := filepath.Abs(filepath.Join(root, "examples/slurm", script))
 		if err != nil {
 			t.Fatal(err)
@@ -84,8 +84,11 @@ func TestSlurmScriptsOutliveTheEndOfTheirJob(t *testing.T) {
 		bin := t.TempDir()
 		said := filepath.Join(bin, "said")
 		for name, body := range map[string]string{
-			"gpushare": `case $2 in show) kill -TERM "$SCRIPT" ;; *) echo released >>"$SAID" ;; esac`,
-			"squeue":   `kill -TERM "$SCRIPT"; echo "1 gres/shard:many"`,
+			"gpushare": `case $2 in
+			prolog) kill -TERM "$SCRIPT" && echo "has a lease" >>"$SAID" ;;
+			show) kill -TERM "$SCRIPT" ;;
+			*) echo released >>"$SAID" ;;
+			esac`,
 			"scontrol": `exit 1`,
 			"logger":   `echo "$*" >>"$SAID"`,
 		} {

@@ -76,9 +76,21 @@ func (s *slurmJobs) run(script, cgroup, id, gpus string) (code int, out, errs st
 	if cgroup != "" {
 		line = `echo $$ >"$1/cgroup.procs" && ` + line
 	}
-	return runIn(s.T, s.node, exec.CommandContext(soon(s.T), "sh", "-c", line, "sh", cgroup, path),
-		"PATH="+s.bin+":"+s.node.Bin+":/usr/bin:/bin", "GPUSHARE_TENANT=red", "GPUSHARE_SLURM_NOTES="+s.bin+"/notes", "GPUSHARE_PROLOG_SECONDS=20",
-		"SLURM_CLUSTER_NAME=lab", "SLURMD_NODENAME=node1", "SLURM_JOB_UID=65534", "SLURM_JOB_GID=65534", "SLURM_JOB_ID="+id, "SLURM_JOB_GPUS="+gpus)
+	return runIn(
+		s.T,
+		s.node,
+		exec.CommandContext(soon(s.T), "sh", "-c", line, "sh", cgroup, path),
+		"PATH="+s.bin+":"+s.node.Bin+":/usr/bin:/bin",
+		"GPUSHARE_TENANT=red",
+		"GPUSHARE_SLURM_NOTES="+s.bin+"/notes",
+		"GPUSHARE_PROLOG_SECONDS=20",
+		"SLURM_CLUSTER_NAME=lab",
+		"SLURMD_NODENAME=node1",
+		"SLURM_JOB_UID=65534",
+		"SLURM_JOB_GID=65534",
+		"SLURM_JOB_ID="+id,
+		"SLURM_JOB_GPUS="+gpus,
+	)
 }
 
 // A job of Slurm has its lease on the GPU or of the instance that Slurm gave it, however slurmd counts them. Its tasks have the UUID, and
@@ -110,7 +122,8 @@ func TestSlurmPrologOfTheNode(t *testing.T) {
 			t.Fatalf("%s: the Prolog exits with %d: %s%s", c.name, code, out, errs)
 		}
 		l := byKey(t, n, "slurm:lab:"+id+":0")
-		if l.State != api.LeaseRunning || l.UID != 65534 || l.Isolation.Cgroup != path+"/job_"+id || c.memory > 0 && l.GPUMemory.Limit != c.memory {
+		if l.State != api.LeaseRunning || l.UID != 65534 || l.Isolation.Cgroup != path+"/job_"+id ||
+			c.memory > 0 && l.GPUMemory.Limit != c.memory {
 			said, _ := os.ReadFile(filepath.Join(s.bin, "journal"))
 			t.Errorf("%s: the lease is %+v, memory %+v: %s", c.name, l, l.GPUMemory, said)
 		}

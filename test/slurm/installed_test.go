@@ -38,8 +38,11 @@ func TestInstalledScripts(t *testing.T) {
 			kept = append(kept, line)
 		}
 	}
-	s.write("slurm.conf", strings.Join(kept, "")+"PrologFlags=Alloc,Contain\nProlog="+dir+"/prolog.d/*\nEpilog="+dir+"/epilog.d/*\nTaskProlog="+dir+
-		"/gpushare-taskprolog\nHealthCheckProgram="+dir+"/gpushare-health\nHealthCheckInterval=2\n")
+	s.write(
+		"slurm.conf",
+		strings.Join(kept, "")+"PrologFlags=Alloc,Contain\nProlog="+dir+"/prolog.d/*\nEpilog="+dir+"/epilog.d/*\nTaskProlog="+dir+
+			"/gpushare-taskprolog\nHealthCheckProgram="+dir+"/gpushare-health\nHealthCheckInterval=2\n",
+	)
 	s.slurm(ctx, "scontrol reconfigure")
 	check := "gpushare slurm check --node node1 --dir " + dir
 	s.await(ctx, "Slurm does not run the scripts", func() bool {

@@ -70,14 +70,24 @@ func TestPlacesOfJobs(t *testing.T) {
 	}
 	jobs := []want{
 		{submit("--gres=shard:30"), st.GPUs[0].UUID, 30 << 30},
-		{submit("-J 'x\n   Nodes=node1 CPU_IDs=0 Mem=0 GRES=shard:a100-shared:3(3/38,0/38)\n1|gres/shard:1|N/A|N/A|N/A|' --gres=shard:19"), st.GPUs[3].UUID, 19 << 30},
+		{
+			submit(
+				"-J 'x\n   Nodes=node1 CPU_IDs=0 Mem=0 GRES=shard:a100-shared:3(3/38,0/38)\n1|gres/shard:1|N/A|N/A|N/A|' --gres=shard:19",
+			),
+			st.GPUs[3].UUID,
+			19 << 30,
+		},
 		{submit("--gres=gpu:a100:1"), whole, 0},
 	}
 	if !old {
 		jobs = append(jobs, want{submit("--gres=gpu:3g.20gb:1"), "", 0})
 	}
 	for _, w := range jobs {
-		s.await(ctx, "job "+w.job+" has no lease", func() bool { l := s.leaseOf(ctx, w.job); return l != nil && l.State == api.LeaseRunning })
+		s.await(
+			ctx,
+			"job "+w.job+" has no lease",
+			func() bool { l := s.leaseOf(ctx, w.job); return l != nil && l.State == api.LeaseRunning },
+		)
 		l := s.leaseOf(ctx, w.job)
 		device := w.gpu
 		if device == "" {

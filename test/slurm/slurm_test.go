@@ -265,7 +265,9 @@ func (s *site) start(ctx context.Context) {
 	if s.plain {
 		host = fmt.Sprintf(
 			"mount --bind \"$2\" \"${1%%/}/usr/local/bin\"\nmount -t tmpfs tmpfs \"${1%%/}/run\"\nmkdir -p \"${1%%/}%s\"\nln -s %s \"${1%%/}%s\"\n",
-			filepath.Dir(api.SocketPath), s.node.Socket(), api.SocketPath,
+			filepath.Dir(api.SocketPath),
+			s.node.Socket(),
+			api.SocketPath,
 		)
 	}
 	begin := s.write("begin", `#!/bin/sh

@@ -65,7 +65,7 @@ own_scripts() {
 	done
 	cat >/run/lab/bin/gpushare <<-'SCRIPT'
 		#!/bin/bash
-		# Calls of the scripts. A file such as attach-before ends the daemon before that call, or during or after it. After the end before
+		# Calls of the scripts. A file such as prolog-before ends the daemon before that call, or during or after it. After the end before
 		# a call, the socket of the daemon has the call, so it is answered.
 		. /opt/lab/guest/lib.sh
 		due() { rm "/run/lab/kill/$1" 2>/dev/null && echo "$1" >>/run/lab/killed; }
@@ -202,8 +202,8 @@ check_ends() {
 # The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs. A start of the daemon is long
 # on an emulated processor, so each system has a half of these.
 check_daemon_killed() {
-	local at job others instants="attach-before attach-after show-before release-during"
-	[ $old = no ] || instants="attach-during show-during release-before release-after"
+	local at job others instants="prolog-before prolog-after show-before release-during"
+	[ $old = no ] || instants="prolog-during show-during release-before release-after"
 	others=$(keys)
 	systemctl reset-failed gpushared.service
 	for at in $instants; do touch "/run/lab/kill/$at"; done
