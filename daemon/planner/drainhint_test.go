@@ -21,7 +21,8 @@ func TestTheDrainHintIsACommandThatHelps(t *testing.T) {
 		{engine: api.OwnerSlurm, command: "gpushare gpu retry 0", says: "then 'gpushare gpu retry 0' when its jobs have ended", not: "--drain"},
 		{engine: api.OwnerKubernetes, command: "gpushare apply -f a", says: "then 'gpushare apply -f a --drained kubernetes' when", not: "--drain'"},
 		{engine: api.OwnerKubernetes, command: "gpushare rollback 3", says: "then 'gpushare rollback 3 --drained kubernetes' when"},
-		{engine: api.OwnerKubernetes, command: "gpushare gpu retry 0", says: "then 'gpushare gpu retry 0' when", not: "--drain"},
+		{engine: api.OwnerKubernetes, command: "gpushare gpu retry 0", says: "then 'gpushare gpu retry 0 --drained kubernetes' when", not: "--drain'"},
+		{engine: api.OwnerSlurm, command: "gpushare unmanage --all", says: "then 'gpushare unmanage --all' when its jobs have ended", not: "--drain"},
 	} {
 		hint := DrainHint([]string{c.engine}, "node1", c.command)
 		if !strings.Contains(hint, c.says) || c.not != "" && strings.Contains(hint, c.not) || strings.Contains(hint, "  ") {
