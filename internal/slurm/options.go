@@ -2,7 +2,7 @@ package slurm
 
 import (
 	"fmt"
-	"regexp"
+	"strings"
 
 	"github.com/gpushare/gpushare/api"
 )
@@ -13,11 +13,6 @@ const (
 	shareVariable  = "SPANK_GPUSHARE_SHARE"
 )
 
-var (
-	memoryForm = regexp.MustCompile(`^[1-9][0-9]{0,8}[MG]iB$`)
-	shareForm  = regexp.MustCompile(`^([1-9][0-9]?|100)%$`)
-)
-
 // TakeOptions adds to a request the values of --gpu-memory and --gpu-share: less than the shards have, and never more. It returns
 // what is not taken, and why.
 func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) (ignored []string) {
@@ -25,7 +20,7 @@ func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) 
 	if text := getenv(memoryVariable); text != "" {
 		memory, err := api.ParseBytes(text)
 		switch {
-		case !memoryForm.MatchString(text) || err != nil:
+		case !isAmount(text) || err != nil:
 			ignore(memoryVariable, fmt.Sprintf("%.40q is an invalid amount", text))
 		case !shared:
 			ignore(memoryVariable, "the job has no shared GPU")
@@ -38,7 +33,7 @@ func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) 
 	if text := getenv(shareVariable); text != "" {
 		share, err := api.ParsePercent(text)
 		switch {
-		case !shareForm.MatchString(text) || err != nil:
+		case !isShare(text) || err != nil:
 			ignore(shareVariable, fmt.Sprintf("%.40q is an invalid share", text))
 		case !shared:
 			ignore(shareVariable, "the job has no shared GPU")
@@ -47,4 +42,24 @@ func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) 
 		}
 	}
 	return ignored
+}
+
+// isAmount is true for what the plug-in writes: a number of MiB or GiB without a zero in front.
+func isAmount(text string) bool {
+	number, ok := strings.CutSuffix(text, "GiB")
+	if !ok {
+		number, ok = strings.CutSuffix(text, "MiB")
+	}
+	return ok && isNumber(number, 9)
+}
+
+// isShare is true for what the plug-in writes: 1% to 100%.
+func isShare(text string) bool {
+	number, ok := strings.CutSuffix(text, "%")
+	return ok && (isNumber(number, 2) || number == "100")
+}
+
+// isNumber is true for at most so many digits without a zero in front.
+func isNumber(text string, digits int) bool {
+	return text != "" && len(text) <= digits && text[0] != '0' && strings.Trim(text, "0123456789") == ""
 }
