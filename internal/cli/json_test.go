@@ -22,6 +22,9 @@ var jsonless = []string{
 	"gpushare lease logs",
 	"gpushare metrics",
 	"gpushare top",
+	"gpushare slurm prolog", // Slurm runs it, and reads its exit code, or the lines of a TaskProlog
+	"gpushare slurm task-prolog",
+	"gpushare slurm health",
 	"gpushare help",
 	"gpushare completion bash",
 	"gpushare completion fish",
@@ -182,11 +185,13 @@ func TestEveryVerbHasJSON(t *testing.T) {
 			{routes{"GET /v1/audit/verify": api.AuditVerification{SchemaVersion: 1}}, "--verify"},
 			{routes{"GET /v1/audit": emitting(labAudit()...)}, ""},
 		},
-		"gpushare slurm gres":    {{routes{"GET /v1/status": labNode()}, "--node node1"}},
-		"gpushare slurm check":   {{routes{"GET /v1/status": labNode()}, "--node node1"}},
-		"gpushare events":        {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
-		"gpushare config reload": {{routes{"POST /v1/reload": struct{}{}}, ""}},
-		"gpushare spec validate": {{nil, "-"}},
+		"gpushare slurm gres":      {{routes{"GET /v1/status": labNode()}, "--node node1"}},
+		"gpushare slurm check":     {{routes{"GET /v1/status": labNode()}, "--node node1"}},
+		"gpushare slurm install":   {{nil, "--dry-run --dir " + t.TempDir()}, {nil, "--dir " + t.TempDir()}},
+		"gpushare slurm uninstall": {{nil, "--dir " + t.TempDir()}},
+		"gpushare events":          {{routes{"GET /v1/events": emitting(labEvents()...)}, ""}},
+		"gpushare config reload":   {{routes{"POST /v1/reload": struct{}{}}, ""}},
+		"gpushare spec validate":   {{nil, "-"}},
 	}
 	for _, c := range verbs(t) {
 		verb := c.CommandPath()
