@@ -320,7 +320,12 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 		r.Advisory, r.Reason = true, "advisory: each process asks the MPS server for it, by its environment"
 		return r
 	}
-	r.Desired = shareText(w)
+	return v.unlessObserving(v.explainSlices(l, w))
+}
+
+// explainSlices reports what enforces the share of a lease on a GPU that is shared by time.
+func (v *Viewer) explainSlices(l *lease.Lease, w *api.Lease) api.Rule {
+	r := api.Rule{What: "GPU time", Desired: shareText(w)}
 	var slices *api.TimeSlices
 	if len(l.Place.GPUs) == 1 {
 		slices = v.Managers.Enforce.TimeSlices(l.Place.GPUs[0])
@@ -356,7 +361,7 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 			r.Enforced, r.By, r.Reason = false, "", r.By
 		}
 	}
-	return v.unlessObserving(r)
+	return r
 }
 
 // readBackPause returns a rule that says that a lease is paused with what its freezer says.
