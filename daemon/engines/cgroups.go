@@ -22,28 +22,33 @@ func (en *Engines) furtherCgroup(l *lease.Lease, name string, caller int) (strin
 
 // addCgroup gives a kept lease one more cgroup. The lease of a claim has those of all its pods.
 func (en *Engines) addCgroup(ctx context.Context, l *lease.Lease, cg string) (lease.Lease, error) {
-	cgroups, err := en.withCgroup(l, cg)
-	if err != nil {
-		return *l, err
-	}
 	if l.AwaitsCgroup() {
-		return *l, nil // It is named where the lease is bound.
+		_, err := en.withCgroup(l, cg)
+		return *l, err // It is named where the lease is bound.
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
-	if err := en.Cgroups.SetCgroups(ctx, l, cgroups); err != nil {
+	var full error
+	now, err := en.Cgroups.SetCgroups(ctx, l.ID, func(now *lease.Lease) (all []string, _ error) {
+		all, full = en.withCgroup(now, cg)
+		return all, full
+	})
+	switch {
+	case full != nil:
+		return *l, full
+	case err != nil:
 		return *l, fmt.Errorf("cannot give lease %s cgroup %s: %w", l.ID, cg, err)
 	}
-	en.Events.Publish(l.Event("lease.joined", "cgroup "+cg+" belongs to "+l.Engine.Key+" too"))
-	if now, ok := en.Table.Get(l.ID); ok {
-		return now, nil
-	}
-	return *l, nil
+	en.Events.Publish(now.Event("lease.joined", "cgroup "+cg+" belongs to "+l.Engine.Key+" too"))
+	return now, nil
 }
 
 // withCgroup are the cgroups of a lease and one more. Those that are not there go when there are too many: they are of pods that ended.
 func (en *Engines) withCgroup(l *lease.Lease, cg string) ([]string, error) {
 	cgroups := l.Cgroups()
+	if slices.Contains(cgroups, cg) {
+		return cgroups, nil
+	}
 	if len(cgroups) >= api.MostCgroups && !l.AwaitsCgroup() {
 		h, err := en.Hierarchy()
 		if err != nil {

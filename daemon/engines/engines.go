@@ -37,8 +37,8 @@ type cgroups interface {
 	// EngineCgroup checks a cgroup that an engine names: it belongs to root or to one of the uids. Without a process there it returns
 	// none: the cgroup may come.
 	EngineCgroup(name string, uids ...int) (cg string, p *cgroup.Process, err error)
-	// SetCgroups gives a kept lease that runs other cgroups.
-	SetCgroups(ctx context.Context, l *lease.Lease, cgroups []string) error
+	// SetCgroups gives a kept lease that runs the cgroups that next returns for the lease as it is now, and returns the lease.
+	SetCgroups(ctx context.Context, id string, next func(now *lease.Lease) ([]string, error)) (lease.Lease, error)
 	// CleanCgroup is the path of a cgroup as the leases have it.
 	CleanCgroup(name string) (string, error)
 }

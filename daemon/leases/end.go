@@ -80,16 +80,16 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 
 // RemoveIsolation kills what is left in the scope. Processes in place continue as before their lease.
 func (w Isolation) RemoveIsolation(ctx context.Context, l lease.Lease) error {
-	w.Leases.Memory.End(ctx, &l)
 	if l.InPlace() {
 		w.Leases.Stopper.Ended(&l)
 		w.Leases.recordExit(ctx, &l)
-		w.Leases.releaseInPlace(l.ID)
+		w.Leases.releaseInPlace(ctx, &l)
 		if err := w.Leases.Policy.SyncLoginFilters(nil, l.ID); err != nil {
 			w.Leases.Log.Warn("cannot revoke a GPU from a login", "lease", l.ID, "error", err) // The converge loop tries again.
 		}
 		return nil
 	}
+	w.Leases.Memory.End(ctx, &l)
 	// An interrupted start is not recorded: both ports are called; a port without the scope does nothing.
 	for _, port := range []cgroup.Port{w.Leases.Port, w.Leases.Follow} {
 		if err := w.Leases.Stopper.KillScope(ctx, port, &l); err != nil {

@@ -48,10 +48,14 @@ func (ls *Leases) isolateInPlace(ctx context.Context, l *lease.Lease, p lease.Pr
 	return result, nil
 }
 
-// releaseInPlace unregisters the processes of a lease in place. They continue to run.
-func (ls *Leases) releaseInPlace(id string) {
-	ls.Attachments.Release(id)
-	ls.Follow.Release(id)
+// releaseInPlace unregisters the processes of a lease in place, and removes the limits of their cgroups. They continue to run. What gives
+// the lease processes or cgroups holds the lock: what it began is released too, and it begins nothing for a lease that is being ended.
+func (ls *Leases) releaseInPlace(ctx context.Context, l *lease.Lease) {
+	ls.inPlaceMu.Lock()
+	defer ls.inPlaceMu.Unlock()
+	ls.Memory.End(ctx, l)
+	ls.Attachments.Release(l.ID)
+	ls.Follow.Release(l.ID)
 }
 
 // recoverInPlace finds the processes of one lease in place after a restart.

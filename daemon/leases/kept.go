@@ -3,9 +3,11 @@ package leases
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
@@ -53,7 +55,7 @@ func (ls *Leases) turned(ctx context.Context, l *lease.Lease, empty bool) bool {
 		since = &now
 	} else {
 		kind, text = "lease.resumed", "it has a process again"
-		ls.limitAgain(ctx, l)
+		ls.limitAgain(ctx, l.ID)
 	}
 	if !ls.Table.SetEmpty(l.ID, since) {
 		return false
@@ -69,8 +71,14 @@ func (ls *Leases) turned(ctx context.Context, l *lease.Lease, empty bool) bool {
 }
 
 // limitAgain limits the GPU memory of the cgroups that were made again: their limits went with those before them.
-func (ls *Leases) limitAgain(ctx context.Context, l *lease.Lease) {
-	if err := ls.limitCgroups(ctx, l); err != nil {
+func (ls *Leases) limitAgain(ctx context.Context, id string) {
+	ls.inPlaceMu.Lock()
+	defer ls.inPlaceMu.Unlock()
+	l, ok := ls.runsLocked(id)
+	if !ok {
+		return
+	}
+	if err := ls.limitCgroups(ctx, &l); err != nil {
 		ls.Log.Error("cannot limit the GPU memory of a cgroup that was made again", "lease", l.ID, "error", err)
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "memory.not-limited", Text: "its GPU memory is not limited as before: " + err.Error()})
 	}
@@ -107,37 +115,64 @@ func (ls *Leases) dropForeign(ctx context.Context, l *lease.Lease) {
 	if err != nil {
 		return
 	}
-	var left []string
 	foreign := ""
-	for _, cg := range l.Cgroups() {
-		if uid := dirUID(h.Dir(cg)); uid > 0 && uid != l.UID && uid != l.AttachedBy {
+	own := func(now *lease.Lease) []string {
+		foreign = ""
+		return slices.DeleteFunc(now.Cgroups(), func(cg string) bool {
+			uid := dirUID(h.Dir(cg))
+			if uid <= 0 || uid == now.UID || uid == now.AttachedBy {
+				return false
+			}
 			foreign = "cgroup " + cg + " belongs to " + ls.Identities.Names.UserName(uid) + " now"
-			continue
-		}
-		left = append(left, cg)
+			return true
+		})
 	}
-	switch {
-	case foreign == "":
+	if own(l); foreign == "" {
+		return // without the lock, which is held while cgroups are limited
+	}
+	_, err = ls.SetCgroups(ctx, l.ID, func(now *lease.Lease) ([]string, error) { return own(now), nil })
+	if foreign == "" {
 		return
-	case len(left) > 0:
-		err = ls.SetCgroups(ctx, l, left)
-	default:
+	}
+	if errors.Is(err, errNoCgroup) {
 		err = ls.ReleaseAttached(ctx, l, foreign)
 	}
 	ls.Log.Warn("a cgroup is of another user, and of its lease no more", "lease", l.ID, "reason", foreign, "error", err)
 }
 
-// SetCgroups gives a kept lease that runs other cgroups. If it cannot be done the lease has those of before.
-func (ls *Leases) SetCgroups(ctx context.Context, l *lease.Lease, cgroups []string) error {
+// SetCgroups gives a kept lease that runs the cgroups that next returns for the lease as it is now, and returns the lease. If it cannot
+// be done the lease has those of before.
+func (ls *Leases) SetCgroups(ctx context.Context, id string, next func(now *lease.Lease) ([]string, error)) (lease.Lease, error) {
 	ls.inPlaceMu.Lock()
 	defer ls.inPlaceMu.Unlock()
+	l, ok := ls.runsLocked(id)
+	if !ok {
+		return l, errNotRunning
+	}
+	cgroups, err := next(&l)
+	switch {
+	case err != nil:
+		return l, err
+	case len(cgroups) == 0:
+		return l, errNoCgroup
+	case slices.Equal(cgroups, l.Cgroups()):
+		return l, ls.Table.Record(ctx)
+	}
+	return ls.setCgroupsLocked(ctx, &l, cgroups)
+}
+
+func (ls *Leases) setCgroupsLocked(ctx context.Context, l *lease.Lease, cgroups []string) (lease.Lease, error) {
 	next := l.WithCgroups(cgroups)
-	undo := func(err error) error {
+	// It is in the table: its end waits for the lock, and releases the scope that is started here.
+	undo := func(err error) (lease.Lease, error) {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stop.IsolationTimeout)
+		defer cancel()
 		_, back := ls.Attachments.StartScope(ctx, scopeOf(l, cgroup.Process(l.Process), nil))
-		return errors.Join(err, back)
+		ls.endLimits(ctx, l, cgroups, l.Cgroups())
+		return *l, errors.Join(err, back)
 	}
 	if err := ls.checkUnattributed(&next, next.Process); err != nil {
-		return err
+		return *l, err
 	}
 	state, err := ls.Attachments.StartScope(ctx, scopeOf(&next, cgroup.Process(l.Process), nil))
 	if err != nil {
@@ -149,8 +184,32 @@ func (ls *Leases) SetCgroups(ctx context.Context, l *lease.Lease, cgroups []stri
 	if !ls.Table.SetCgroups(l.ID, cgroups) {
 		return undo(errNotRunning)
 	}
+	ls.endLimits(ctx, l, l.Cgroups(), cgroups)
 	ls.Table.SetIsolation(l.ID, ls.inPlaceStatus(&next, state))
-	return ls.Table.Record(ctx)
+	if now, ok := ls.Table.Get(l.ID); ok {
+		next = now
+	}
+	return next, ls.Table.Record(ctx)
 }
 
-var errNotRunning = errors.New("it is being started or stopped: try again")
+// endLimits removes the limits of those cgroups that are not among those that the lease keeps.
+func (ls *Leases) endLimits(ctx context.Context, l *lease.Lease, cgroups, kept []string) {
+	gone := slices.DeleteFunc(slices.Clone(cgroups), func(cg string) bool { return slices.Contains(kept, cg) })
+	if len(gone) > 0 {
+		of := l.WithCgroups(gone)
+		of.Isolation.Cgroup = ""
+		ls.Memory.End(ctx, &of)
+	}
+}
+
+// runsLocked returns a kept lease that runs and is not being ended. inPlaceMu is held: one whose end begins afterwards is in the table
+// until the lock is free.
+func (ls *Leases) runsLocked(id string) (lease.Lease, bool) {
+	l, ok := ls.Table.Get(id)
+	return l, ok && l.Kept() && l.State == lease.Running
+}
+
+var (
+	errNotRunning = errors.New("it is being started or stopped: try again")
+	errNoCgroup   = errors.New("it would have no cgroup")
+)
