@@ -109,17 +109,14 @@ func (m *Limits) sliceOf(l *lease.Lease) string {
 
 // End removes the limits of a lease's cgroup, which may continue to exist. What fails is tried again by Converge.
 func (m *Limits) End(ctx context.Context, l *lease.Lease) {
-	m.end(ctx, l, l.Isolation.Cgroup)
-	for _, cg := range l.Cgroups() {
-		if cg != l.Isolation.Cgroup {
-			m.end(ctx, l, cg)
-		}
+	for _, cg := range cgroupsOf(l) {
+		m.end(ctx, l, cg)
 	}
 }
 
 // end removes the limit of one of the cgroups of a lease.
 func (m *Limits) end(ctx context.Context, l *lease.Lease, cg string) {
-	if m.Hierarchy == nil || cg == "" || !m.Hierarchy.Exists(cg) {
+	if m.Hierarchy == nil || !m.Hierarchy.Exists(cg) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)

@@ -102,6 +102,9 @@ func (i inDirectories) Isolate(ctx context.Context, l lease.Lease, _ lease.Proce
 	if err := i.f.Prepare(ctx, &l); err != nil {
 		return lease.IsolationResult{}, err
 	}
+	if l.Kept() {
+		return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: l.Cgroup}}, nil
+	}
 	cg := "/red/part/" + l.ID
 	i.f.mkdir(cg)
 	return lease.IsolationResult{Status: api.IsolationStatus{Cgroup: cg}}, i.f.Begin(ctx, &l, cg)
@@ -440,6 +443,50 @@ func TestARemovedCgroupIsForgotten(t *testing.T) {
 	f.later()
 	if got := maps.Clone(f.known); len(got) != 1 {
 		t.Errorf("known are %+v", got)
+	}
+}
+
+// kept starts a kept lease with these cgroups.
+func (f *fixture) kept(cgroups ...string) lease.Lease {
+	f.t.Helper()
+	ticket, err := f.Table.Submit(lease.Request{
+		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "kubernetes:1", Kept: true},
+	})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	for _, cg := range cgroups {
+		f.mkdir(cg)
+		if !f.Table.NameCgroup(ticket.ID(), cg) {
+			f.t.Fatalf("it does not get cgroup %s", cg)
+		}
+	}
+	l, _, err := f.Table.Start(f.t.Context(), ticket.ID(), lease.Process{PID: 1, Start: 1})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return l
+}
+
+func TestUnmanagedNodeKeepsNoLimitOfAFurtherCgroup(t *testing.T) {
+	f := newFixture(t, false, "")
+	f.kept("/pods/one", "/pods/two", "/pods/three")
+	f.later()
+	if n, err := f.Attached(t.Context()); n != 3 || err != nil {
+		t.Errorf("%d limits, %v", n, err)
+	}
+	if err := os.RemoveAll(f.Hierarchy.Dir("/pods/one")); err != nil { // The first pod has ended.
+		t.Fatal(err)
+	}
+	delete(f.driver.limits, f.Hierarchy.Dir("/pods/one"))
+	if n, err := f.Attached(t.Context()); n != 2 || err != nil {
+		t.Errorf("without the first pod: %d limits, %v", n, err)
+	}
+	if err := f.RemoveAttached(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if n, err := f.Attached(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d limits are left, %v", n, err)
 	}
 }
 
