@@ -19,6 +19,8 @@ type Engine struct {
 	Kept bool `json:"kept,omitempty"`
 	// Further are its cgroups besides Lease.Cgroup. Only a kept lease has some.
 	Further []string `json:"further,omitempty"`
+	// Begun are those of its cgroups that were there once: one of them that is not there is of a pod that ended. Only a kept lease has some.
+	Begun []string `json:"begun,omitempty"`
 	// Empty is since when a kept lease that had processes has none; nil: it has some, or had none yet.
 	Empty *time.Time `json:"empty,omitempty"`
 	// EndedAt is when processes of a kept lease were ended last; the lease goes on, and has the reason.
@@ -75,6 +77,36 @@ func (l *Lease) Cgroups() []string {
 		return []string{l.Cgroup}
 	}
 	return append([]string{l.Cgroup}, l.Engine.Further...)
+}
+
+// CgroupsLeft are its cgroups without those of pods that ended: they are there, or they come yet.
+func (l *Lease) CgroupsLeft(exists func(cgroup string) bool) []string {
+	return slices.DeleteFunc(l.Cgroups(), func(cg string) bool {
+		return l.Engine != nil && slices.Contains(l.Engine.Begun, cg) && !exists(cg)
+	})
+}
+
+// SetBegun records which cgroups of a kept lease are there now. It is false if that is known of all, and of other leases.
+func (t *Table) SetBegun(id string, exists func(cgroup string) bool) (changed bool) {
+	l, ok := t.Get(id)
+	if !ok || !l.Kept() {
+		return false
+	}
+	there := slices.DeleteFunc(l.Cgroups(), func(cg string) bool { return slices.Contains(l.Engine.Begun, cg) || !exists(cg) })
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil || !e.Kept() {
+		return false
+	}
+	all := e.Cgroups()
+	there = slices.DeleteFunc(there, func(cg string) bool { return slices.Contains(e.Engine.Begun, cg) || !slices.Contains(all, cg) })
+	if len(there) == 0 {
+		return false
+	}
+	e.changeEngine(func(n *Engine) { n.Begun = append(n.Begun, there...) })
+	t.changedLocked(&e.Lease)
+	return true
 }
 
 // AwaitsCgroup reports whether the lease has its place and waits for its processes.
@@ -164,14 +196,17 @@ func (t *Table) NameCgroup(id, cgroup string) bool {
 func (l *Lease) WithCgroups(cgroups []string) Lease {
 	n := l.clone()
 	n.Cgroup = cgroups[0]
-	n.changeEngine(func(e *Engine) { e.Further = slices.Clone(cgroups[1:]) })
+	n.changeEngine(func(e *Engine) {
+		e.Further = slices.Clone(cgroups[1:])
+		e.Begun = slices.DeleteFunc(e.Begun, func(cg string) bool { return !slices.Contains(cgroups, cg) })
+	})
 	return n
 }
 
 // changeEngine changes a copy: copies of the lease have the value of before.
 func (l *Lease) changeEngine(f func(n *Engine)) {
 	n := *l.Engine
-	n.Further = slices.Clone(n.Further)
+	n.Further, n.Begun = slices.Clone(n.Further), slices.Clone(n.Begun)
 	f(&n)
 	l.Engine = &n
 }

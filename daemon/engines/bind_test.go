@@ -2,7 +2,10 @@ package engines
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -103,5 +106,52 @@ func TestCgroupOfASecondRequest(t *testing.T) {
 		if err := en.sameAs(&l, &api.EngineRequest{Key: "slurm:1", Cgroup: cg}, &lease.EngineTerms{}); (err == nil) != same {
 			t.Errorf("%q: %v", cg, err)
 		}
+	}
+}
+
+// Of a lease that has the most cgroups those of pods that ended make place for one more, and those that come yet do not.
+func TestCgroupsOfPodsThatEndedMakePlace(t *testing.T) {
+	t.Parallel()
+	en, _ := newEngines(t, nil)
+	h := cgroup.Hierarchy{Mount: t.TempDir()}
+	en.Hierarchy = func() (cgroup.Hierarchy, error) { return h, nil }
+	k, err := en.Table.Submit(lease.Request{
+		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "kubernetes:1", Kept: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for i := range api.MostCgroups {
+		names = append(names, fmt.Sprintf("/pods/%d", i))
+		if !en.Table.NameCgroup(k.ID(), names[i]) {
+			t.Fatal(names[i])
+		}
+	}
+	l, _, err := en.Table.Start(t.Context(), k.ID(), lease.Process{PID: 42, Start: 7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := en.withCgroup(&l, "/pods/more"); err == nil {
+		t.Error("cgroups that come yet made place")
+	}
+	if cgroups, err := en.withCgroup(&l, names[3]); err != nil || !slices.Equal(cgroups, names) {
+		t.Errorf("a cgroup that it has: %v, %v", cgroups, err)
+	}
+	en.Table.SetBegun(l.ID, func(cg string) bool { return cg == names[0] || cg == names[1] })
+	if err := os.MkdirAll(h.Dir(names[1]), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	l, _ = en.Table.Get(l.ID)
+	want := append(slices.DeleteFunc(slices.Clone(names), func(cg string) bool { return cg == names[0] }), "/pods/more")
+	cgroups, err := en.withCgroup(&l, "/pods/more")
+	if err != nil || !slices.Equal(cgroups, want) {
+		t.Errorf("it has %v: %v", cgroups, err)
+	}
+	if !en.Table.SetCgroups(l.ID, cgroups) {
+		t.Fatal("it does not get them")
+	}
+	if l, _ = en.Table.Get(l.ID); !slices.Equal(l.Engine.Begun, []string{names[1]}) {
+		t.Errorf("known to have begun are %v", l.Engine.Begun)
 	}
 }

@@ -43,7 +43,7 @@ func (en *Engines) addCgroup(ctx context.Context, l *lease.Lease, cg string) (le
 	return now, nil
 }
 
-// withCgroup are the cgroups of a lease and one more. Those that are not there go when there are too many: they are of pods that ended.
+// withCgroup are the cgroups of a lease and one more. When there are too many, those of pods that ended go.
 func (en *Engines) withCgroup(l *lease.Lease, cg string) ([]string, error) {
 	cgroups := l.Cgroups()
 	if slices.Contains(cgroups, cg) {
@@ -54,7 +54,7 @@ func (en *Engines) withCgroup(l *lease.Lease, cg string) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
-		cgroups = slices.DeleteFunc(cgroups, func(name string) bool { return !h.Exists(name) })
+		cgroups = l.CgroupsLeft(h.Exists)
 	}
 	if len(cgroups) >= api.MostCgroups {
 		return nil, &api.Error{

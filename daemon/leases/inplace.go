@@ -100,7 +100,7 @@ func (ls *Leases) inPlaceStatus(l *lease.Lease, s cgroup.ScopeState) api.Isolati
 	} else {
 		w.NotEnforced = append(w.NotEnforced, "cpu, memory, tasks and io limits: those of its own cgroup apply, not the tenant's")
 	}
-	if n := len(l.Cgroups()); n > 1 && l.Memory() > 0 {
+	if n := len(leftCgroups(l)); n > 1 && l.Memory() > 0 {
 		w.NotEnforced = append(w.NotEnforced, fmt.Sprintf(
 			"GPU memory of its %d cgroups together by the driver, which limits each alone: their sum is measured, and acted on", n,
 		))

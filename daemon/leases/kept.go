@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
@@ -29,6 +30,7 @@ func (ls *Leases) followKept(ctx context.Context, id string) {
 			return
 		}
 		ls.dropForeign(ctx, &l)
+		ls.describeAgain(ctx, &l)
 		empty := l.Engine.Empty != nil
 		turned, err := ls.Attachments.Await(ctx, id, empty, keptInterval)
 		switch {
@@ -99,6 +101,48 @@ func (ls *Leases) limitCgroups(ctx context.Context, l *lease.Lease) error {
 		}
 	}
 	return nil
+}
+
+// leftCgroups are the cgroups of a lease without those of pods that ended.
+func leftCgroups(l *lease.Lease) []string {
+	if len(l.Cgroups()) < 2 {
+		return l.Cgroups()
+	}
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return l.Cgroups()
+	}
+	return l.CgroupsLeft(h.Exists)
+}
+
+// describeAgain records which cgroups of a kept lease are there, and what of it is not enforced, if that is another than before.
+func (ls *Leases) describeAgain(ctx context.Context, l *lease.Lease) {
+	h, err := cgroup.FindHierarchy()
+	if err != nil {
+		return
+	}
+	if ls.Table.SetBegun(l.ID, h.Exists) {
+		if err := ls.Table.Record(ctx); err != nil {
+			ls.Log.Error("cannot record a lease", "lease", l.ID, "error", err)
+		}
+		if now, ok := ls.Table.Get(l.ID); ok {
+			l = &now
+		}
+	}
+	as := func(l *lease.Lease) (api.IsolationStatus, bool) {
+		w := ls.inPlaceStatus(l, cgroup.ScopeState{Path: l.Isolation.Cgroup})
+		return w, !slices.Equal(w.NotEnforced, l.Isolation.NotEnforced)
+	}
+	if _, changed := as(l); !changed || len(l.Cgroups()) < 2 {
+		return
+	}
+	ls.inPlaceMu.Lock()
+	defer ls.inPlaceMu.Unlock()
+	if now, ok := ls.runsLocked(l.ID); ok {
+		if w, changed := as(&now); changed {
+			ls.Table.SetIsolation(now.ID, w)
+		}
+	}
 }
 
 // nameProcess gives a lease one of its processes: the one that it is named by has ended, and the lease goes on.

@@ -150,12 +150,13 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 		in.Driver.Reason = inInstance
 		return quota.ChooseMemoryBackend(in)
 	}
-	if n := len(l.Cgroups()); n > 1 {
+	cg, n := m.present(l)
+	if n > 1 {
 		in.Driver.Reason = fmt.Sprintf("it has %d cgroups, and the driver limits each alone", n)
 		return quota.ChooseMemoryBackend(in)
 	}
 	id := l.Place.GPUs[0]
-	r, ok := m.get(target{id, l.Isolation.Cgroup})
+	r, ok := m.get(target{id, cg})
 	switch a := m.abilityOf(id); {
 	case ok && r.reason == "" && r.hard == l.Memory():
 		in.Driver.ReadBack = true
@@ -173,6 +174,21 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 		in.Driver.Reason = m.whyUnread(id)
 	}
 	return quota.ChooseMemoryBackend(in)
+}
+
+// present is the cgroup of a lease whose limit counts, and how many it has. Those of pods that ended have no memory.
+func (m *Limits) present(l *lease.Lease) (cg string, n int) {
+	if len(l.Cgroups()) < 2 || m.Hierarchy == nil {
+		return l.Isolation.Cgroup, 1
+	}
+	switch left := l.CgroupsLeft(m.Hierarchy.Exists); len(left) {
+	case 0:
+		return l.Isolation.Cgroup, 1
+	case 1:
+		return left[0], 1
+	default:
+		return l.Isolation.Cgroup, len(left)
+	}
 }
 
 // Describe sets what enforces the GPU-memory limit of a lease.

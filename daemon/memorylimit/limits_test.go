@@ -490,6 +490,35 @@ func TestUnmanagedNodeKeepsNoLimitOfAFurtherCgroup(t *testing.T) {
 	}
 }
 
+// The cgroup of a pod that ended keeps no later pod of the claim from a hard limit.
+func TestCgroupOfAPodThatEndedIsNotCounted(t *testing.T) {
+	f := newFixture(t, false, api.AcceptHard)
+	l := f.kept("/pods/one", "/pods/two")
+	f.later()
+	f.choice(&l, quota.BackendReactive, false, "it has 2 cgroups")
+	if err := f.Begin(t.Context(), &l, "/pods/two"); err == nil {
+		t.Error("two pods together have a hard limit")
+	}
+	if err := os.RemoveAll(f.Hierarchy.Dir("/pods/one")); err != nil {
+		t.Fatal(err)
+	}
+	delete(f.driver.limits, f.Hierarchy.Dir("/pods/one"))
+	f.choice(&l, quota.BackendReactive, false, "it has 2 cgroups") // It may come yet.
+	f.mkdir("/pods/one")
+	if !f.Table.SetBegun(l.ID, f.Hierarchy.Exists) || f.Table.SetBegun(l.ID, f.Hierarchy.Exists) {
+		t.Error("it is not known once that the cgroups are there")
+	}
+	if err := os.RemoveAll(f.Hierarchy.Dir("/pods/one")); err != nil {
+		t.Fatal(err)
+	}
+	l, _ = f.Table.Get(l.ID)
+	if err := f.Begin(t.Context(), &l, "/pods/two"); err != nil {
+		t.Errorf("the second pod alone: %v", err)
+	}
+	f.later()
+	f.choice(&l, quota.BackendDriver, true, "")
+}
+
 func TestUnmanagedNodeKeepsNoAttachedLimit(t *testing.T) {
 	f := newFixture(t, false, "")
 	if n, err := f.Attached(t.Context()); n != 0 || err != nil {
