@@ -93,13 +93,15 @@ func (en *Engines) request(ctx context.Context, c *server.Call, q *api.EngineReq
 	if err != nil {
 		return lease.Request{}, err
 	}
-	engine := &lease.Engine{Key: q.Key, Account: q.Account, Terms: *terms, Kept: q.Keep}
-	if !q.Keep {
-		limit := api.DefaultBindTimeout
-		if q.BindTimeout != nil {
-			limit = *q.BindTimeout
-		}
-		engine.BindBy = en.Now().Add(time.Duration(limit))
+	limit := api.DefaultBindTimeout
+	switch {
+	case q.Keep:
+		limit = api.MostBindTimeout // for a version that knows no kept lease, and would end it at once
+	case q.BindTimeout != nil:
+		limit = *q.BindTimeout
+	}
+	engine := &lease.Engine{
+		Key: q.Key, Account: q.Account, Terms: *terms, Kept: q.Keep, BindBy: en.Now().Add(time.Duration(limit)),
 	}
 	return lease.Request{
 		Tenant:     q.Tenant,

@@ -11,6 +11,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -144,6 +145,21 @@ func TestSameGPUs(t *testing.T) {
 	}{{read, unread, true}, {unread, read, true}, {read, byUUID, true}, {read, other, false}, {unread, other, false}, {byUUID, unread, false}} {
 		if why := difference(&c.first, &c.second); (why == "") != c.same {
 			t.Errorf("%v after %v: %q", c.second.GPUsWritten, c.first.GPUsWritten, why)
+		}
+	}
+}
+
+// A version that knows no kept lease ends one at its time to bind: that is as far away as it may be, and never over already.
+func TestAKeptLeaseHasATimeForOlderVersions(t *testing.T) {
+	t.Parallel()
+	en, l := newEngines(t, nil)
+	en.Identities = server.NewIdentities(en.Reporter, en.Tasks, "off")
+	c := &server.Call{Caller: &server.Caller{Peer: &server.Peer{}}}
+	for keep, want := range map[bool]api.Duration{true: api.MostBindTimeout, false: api.DefaultBindTimeout} {
+		q := &api.EngineRequest{Key: "kubernetes:1", Tenant: l.Terms.Tenant, Keep: keep}
+		r, err := en.request(t.Context(), c, q, &lease.EngineTerms{})
+		if err != nil || r.Engine.BindBy.Sub(en.Now()) != time.Duration(want) {
+			t.Errorf("keep %v: %+v, %v", keep, r.Engine, err)
 		}
 	}
 }
