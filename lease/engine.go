@@ -14,7 +14,7 @@ type Engine struct {
 	Key     string      `json:"key"`
 	Account string      `json:"account,omitempty"`
 	Terms   EngineTerms `json:"terms"`
-	BindBy  time.Time   `json:"bind_by"` // it ends then if it has no process; it is zero if the lease is kept
+	BindBy  time.Time   `json:"bind_by"` // it ends then if it has no process; of no meaning if the lease is kept
 	// Kept: the lease ends when it is released, and not with its processes or cgroups.
 	Kept bool `json:"kept,omitempty"`
 	// Further are its cgroups besides Lease.Cgroup. Only a kept lease has some.
@@ -187,6 +187,24 @@ func (t *Table) NameCgroup(id, cgroup string) bool {
 		e.changeEngine(func(n *Engine) { n.Further = append(n.Further, cgroup) })
 	default:
 		return false
+	}
+	t.changedLocked(&e.Lease)
+	return true
+}
+
+// DropCgroup takes a cgroup from a kept lease that waits for its processes. It is false if no such lease has it.
+func (t *Table) DropCgroup(id, cgroup string) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	e := t.leases[id]
+	if e == nil || e.busy || !e.AwaitsCgroup() || !e.Kept() || !slices.Contains(e.Cgroups(), cgroup) {
+		return false
+	}
+	left := slices.DeleteFunc(e.Cgroups(), func(cg string) bool { return cg == cgroup })
+	if len(left) == 0 {
+		e.Cgroup = ""
+	} else {
+		e.Lease = e.WithCgroups(left)
 	}
 	t.changedLocked(&e.Lease)
 	return true

@@ -31,6 +31,18 @@ type IsolationResult struct {
 // Start isolates the process of a lease that is placed. If it fails the lease has ended, or is ending if its isolation
 // could not be removed; after ErrQueuedAgain its ticket waits again.
 func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
+	return t.start(ctx, id, p, t.abandon)
+}
+
+// Bind is Start for a keyed lease whose place was reported before. If it fails a lease that is kept waits for its processes as before.
+func (t *Table) Bind(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
+	return t.start(ctx, id, p, t.waitAgain)
+}
+
+// start calls failed if it fails after the entry is busy, with why.
+func (t *Table) start(
+	ctx context.Context, id string, p Process, failed func(ctx context.Context, e *entry, cause error) error,
+) (Lease, IsolationResult, error) {
 	t.mu.Lock()
 	e := t.leases[id]
 	switch {
@@ -54,7 +66,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 		return Lease{}, IsolationResult{}, ErrQueuedAgain
 	}
 	if err != nil {
-		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+		return Lease{}, IsolationResult{}, failed(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
 	t.mu.Lock()
 	e.ticket = nil
@@ -67,12 +79,12 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	t.mu.Unlock()
 	// The record is written before the answer: a lease that was reported is found again after the daemon ended.
 	if err := t.save(ctx); err != nil {
-		return Lease{}, IsolationResult{}, t.abandon(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
+		return Lease{}, IsolationResult{}, failed(ctx, e, fmt.Errorf("cannot start lease %s: %w", id, err))
 	}
 	t.mu.Lock()
 	if reason := e.endRequested; reason != "" {
 		t.mu.Unlock()
-		return Lease{}, IsolationResult{}, t.abandon(
+		return Lease{}, IsolationResult{}, failed(
 			ctx, e, &api.Error{Kind: api.KindUnavailable, Message: fmt.Sprintf("cannot start lease %s: %s", id, reason)},
 		)
 	}
@@ -123,4 +135,31 @@ func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
 	e.unstarted = true
 	t.mu.Unlock()
 	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
+}
+
+// waitAgain takes a start that failed back: a lease that is kept waits for its processes. Another one is abandoned, and one that was
+// ended meanwhile. The entry is busy.
+func (t *Table) waitAgain(ctx context.Context, e *entry, cause error) error {
+	t.mu.Lock()
+	kept, l := e.Kept(), t.copyLocked(&e.Lease)
+	t.mu.Unlock()
+	if !kept {
+		return t.abandon(ctx, e, cause)
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeIsolationTimeout)
+	defer cancel()
+	if err := t.cfg.Isolation.RemoveIsolation(ctx, l); err != nil {
+		return t.abandon(ctx, e, errors.Join(cause, err))
+	}
+	t.mu.Lock()
+	if e.endRequested != "" {
+		t.mu.Unlock()
+		return t.abandon(ctx, e, cause)
+	}
+	t.countUseLocked()
+	e.State, e.Process, e.Isolation, e.Started, e.Expires = Placed, Process{}, api.IsolationStatus{}, nil, nil
+	e.busy = false
+	t.changedLocked(&e.Lease)
+	t.mu.Unlock()
+	return errors.Join(cause, t.save(ctx))
 }

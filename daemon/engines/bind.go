@@ -124,7 +124,8 @@ func (en *Engines) populated(ctx context.Context, l *lease.Lease, limit time.Dur
 	return false
 }
 
-// bind starts a lease whose cgroup is there. It is false if there was no process to bind.
+// bind starts a lease whose cgroup is there. It is false if there was no process to bind, and if a lease that is kept could not be bound:
+// it is tried again.
 func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	unlock, err := en.keys.lock(ctx, l.Engine.Key)
 	if err != nil {
@@ -135,25 +136,39 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	if !ok || !now.AwaitsCgroup() {
 		return true // A request was faster.
 	}
-	p, err := en.firstProcess(&now)
+	p, err := en.firstProcess(ctx, &now)
 	if err == nil && p == nil {
 		return false
 	}
 	if err == nil {
-		_, _, err = en.start(ctx, now.ID, *p)
+		_, _, err = en.start(ctx, now.ID, *p, true)
 	}
 	if err == nil {
 		return true
 	}
 	en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
+	if now.Kept() {
+		return false // It ends when it is released.
+	}
 	en.drop(ctx, &now, "its cgroup could not be bound: "+reasonOf(err))
 	return true
 }
 
-// firstProcess is a process of a lease that waits for one; nil: its cgroups have none.
-func (en *Engines) firstProcess(l *lease.Lease) (*cgroup.Process, error) {
+// firstProcess is a process of a lease that waits for one; nil: its cgroups have none. A cgroup of another user is taken from a lease that
+// is kept: its other ones are bound.
+func (en *Engines) firstProcess(ctx context.Context, l *lease.Lease) (*cgroup.Process, error) {
 	for _, cg := range l.Cgroups() {
-		if _, p, err := en.Cgroups.EngineCgroup(cg, l.UID, l.AttachedBy); p != nil || err != nil {
+		_, p, err := en.Cgroups.EngineCgroup(cg, l.UID, l.AttachedBy)
+		if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindDenied && l.Kept() {
+			en.Log.Warn("a cgroup is of another user, and of its lease no more", "lease", l.ID, "cgroup", cg, "error", err)
+			if en.Table.DropCgroup(l.ID, cg) {
+				if err := en.Table.Record(ctx); err != nil {
+					return nil, err
+				}
+			}
+			continue
+		}
+		if p != nil || err != nil {
 			return p, err
 		}
 	}

@@ -2,8 +2,11 @@ package engines
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -22,10 +26,16 @@ import (
 type fakeLives struct {
 	lives
 	cgroups
-	p *cgroup.Process
+	p    *cgroup.Process
+	fail func(cg string) error // nil: every cgroup may be attached
 }
 
 func (f *fakeLives) EngineCgroup(name string, _ ...int) (string, *cgroup.Process, error) {
+	if f.fail != nil {
+		if err := f.fail(name); err != nil {
+			return "", nil, err
+		}
+	}
 	return name, f.p, nil
 }
 
@@ -153,5 +163,118 @@ func TestCgroupsOfPodsThatEndedMakePlace(t *testing.T) {
 	}
 	if l, _ = en.Table.Get(l.ID); !slices.Equal(l.Engine.Begun, []string{names[1]}) {
 		t.Errorf("known to have begun are %v", l.Engine.Begun)
+	}
+}
+
+// flaky is an isolation that fails as long as it has errors.
+type flaky struct {
+	leasetest.NoIsolation
+	fail []error
+}
+
+func (f *flaky) Isolate(context.Context, lease.Lease, lease.Process) (lease.IsolationResult, error) {
+	if len(f.fail) == 0 {
+		return lease.IsolationResult{}, nil
+	}
+	err := f.fail[0]
+	f.fail = f.fail[1:]
+	return lease.IsolationResult{}, err
+}
+
+// keptEngines has a kept lease with two cgroups that waits for its processes.
+func keptEngines(t *testing.T, c lease.Config, l *fakeLives) (*Engines, string) {
+	t.Helper()
+	en := &Engines{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now), Leases: l, Cgroups: l, Wake: func() {}, Tasks: &loop.Group{},
+		Table: leasetest.TableOf(t, c, "red", "part", 1001),
+	}
+	k, err := en.Table.Submit(lease.Request{
+		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "kubernetes:1", Kept: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cg := range []string{"/pods/one", "/pods/two"} {
+		if !en.Table.NameCgroup(k.ID(), cg) {
+			t.Fatal(cg)
+		}
+	}
+	return en, k.ID()
+}
+
+// A kept lease that cannot be bound waits on with its place, and is bound when it can be.
+func TestAKeptLeaseIsBoundAgain(t *testing.T) {
+	t.Parallel()
+	in := &flaky{}
+	fails := 0
+	lives := &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}, fail: func(string) error {
+		if fails++; fails == 1 {
+			return errors.New("the cgroup could not be read")
+		}
+		return nil
+	}}
+	en, id := keptEngines(t, lease.Config{Isolation: in}, lives)
+	in.fail = []error{errors.New("the driver does not answer"), context.DeadlineExceeded}
+	for i := range 3 {
+		l, _ := en.Table.Get(id)
+		if en.bind(t.Context(), &l) {
+			t.Errorf("time %d: it is not tried again", i)
+		}
+		if now, ok := en.Table.Get(id); !ok || !now.AwaitsCgroup() || now.Place.GPUs[0] != l.Place.GPUs[0] || now.Started != nil {
+			t.Fatalf("time %d: it is %+v", i, now)
+		}
+	}
+	l, _ := en.Table.Get(id)
+	if !en.bind(t.Context(), &l) {
+		t.Error("it is not bound")
+	}
+	if now, ok := en.Table.Get(id); !ok || now.State != lease.Running || now.Process.PID != 42 {
+		t.Errorf("it is %+v", now)
+	}
+}
+
+// A cgroup of another user is taken from a kept lease that waits for its processes, which is bound to the other one.
+func TestAForeignCgroupIsTakenOut(t *testing.T) {
+	t.Parallel()
+	foreign := func(cg string) error {
+		if cg == "/pods/one" {
+			return &api.Error{Kind: api.KindDenied, Message: "it belongs to another user"}
+		}
+		return nil
+	}
+	en, id := keptEngines(
+		t, lease.Config{Isolation: leasetest.NoIsolation{}}, &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}, fail: foreign},
+	)
+	l, _ := en.Table.Get(id)
+	if !en.bind(t.Context(), &l) {
+		t.Error("it is not bound")
+	}
+	if now, ok := en.Table.Get(id); !ok || now.State != lease.Running || !slices.Equal(now.Cgroups(), []string{"/pods/two"}) {
+		t.Errorf("it is %+v", now)
+	}
+	if en.Table.DropCgroup(id, "/pods/two") {
+		t.Error("a lease that runs waits for no cgroup")
+	}
+}
+
+// What a request of a kept lease is answered with is recorded, also where the request before could not record it.
+func TestAKeptLeaseIsAnsweredWhenItIsRecorded(t *testing.T) {
+	t.Parallel()
+	full := errors.New("no space left on device")
+	var fail error
+	save := func(context.Context, []byte) error { return fail }
+	en, id := keptEngines(t, lease.Config{Isolation: leasetest.NoIsolation{}, Save: save}, &fakeLives{})
+	if _, _, err := en.Table.Start(t.Context(), id, lease.Process{PID: 42, Start: 7}); err != nil {
+		t.Fatal(err)
+	}
+	fail = full
+	l, _ := en.Table.Get(id)
+	if !en.Table.SetCgroups(id, append(l.Cgroups(), "/pods/three")) || !errors.Is(en.Table.Record(t.Context()), full) {
+		t.Fatal("the join is recorded")
+	}
+	l, _ = en.Table.Get(id)
+	c := &server.Call{R: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/engine/leases", http.NoBody)}
+	if err := en.answer(c, l, true, "/pods/three", nil); !errors.Is(err, full) {
+		t.Errorf("the join that is repeated: %v", err)
 	}
 }

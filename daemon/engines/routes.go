@@ -59,7 +59,7 @@ func (en *Engines) PostLease(c *server.Call) error {
 	} else if err := en.sameAs(&l, q, &terms); err != nil {
 		return err
 	}
-	return en.answer(c, l, cg, p)
+	return en.answer(c, l, again, cg, p)
 }
 
 // register gives a key its lease.
@@ -128,8 +128,8 @@ func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.Eng
 	}
 }
 
-// answer binds the lease if it can be bound, and answers with it.
-func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Process) error {
+// answer binds the lease if it can be bound, and answers with it. again: an earlier request was answered with it.
+func (en *Engines) answer(c *server.Call, l lease.Lease, again bool, cg string, p *cgroup.Process) error {
 	var result lease.IsolationResult
 	var err error
 	if cg != "" && l.Kept() && !slices.Contains(l.Cgroups(), cg) {
@@ -146,15 +146,24 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Pr
 			}
 		}
 		if cg != "" && p != nil {
-			l, result, err = en.start(c.Ctx(), l.ID, *p)
+			id := l.ID
+			if l, result, err = en.start(c.Ctx(), id, *p, again); err != nil {
+				en.await(id) // It is kept, or there is no such lease any more.
+			}
 		} else {
-			err = en.recorded(c.Ctx(), l.ID)
+			en.await(l.ID)
+			err = en.record(c.Ctx())
 		}
 		if err != nil {
 			return err
 		}
 		if now, ok := en.Table.Get(l.ID); ok {
 			l = now
+		}
+	} else if l.Kept() {
+		// The request that gave it the cgroup may have failed in this alone.
+		if err := en.record(c.Ctx()); err != nil {
+			return err
 		}
 	}
 	grant := api.LeaseGrant{Warnings: result.Warnings}
@@ -167,9 +176,8 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, cg string, p *cgroup.Pr
 	return c.Reply(http.StatusOK, &grant)
 }
 
-// recorded waits for the processes of a lease, and writes it. If that fails the engine asks again, with the same key.
-func (en *Engines) recorded(ctx context.Context, id string) error {
-	en.await(id)
+// record writes what is answered. If that fails the engine asks again, with the same key.
+func (en *Engines) record(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()
 	return en.Table.Record(ctx)
