@@ -16,6 +16,7 @@ import (
 type understood struct {
 	method string
 	target string // escaped
+	role   string // that the caller asks for; empty: each of its roles
 	body   []byte
 	taken  int  // bytes of the caller's memory that the body takes
 	last   bool // the connection ends with the answer: its body was not read
@@ -24,6 +25,10 @@ type understood struct {
 // understand decodes a request of a route, or returns why it is refused.
 func (f *Front) understand(w http.ResponseWriter, q *http.Request, r *route, uid int) (*understood, error) {
 	a := &understood{method: q.Method, target: target(q, r.Pattern)}
+	var refused *api.Error
+	if a.role, refused = request.Role(q); refused != nil {
+		return a, refused
+	}
 	if r.Admin {
 		a.last = q.ContentLength != 0
 		return a, nil

@@ -75,6 +75,9 @@ func (a *understood) head() []byte {
 	if a.method != http.MethodGet && a.method != http.MethodHead {
 		fmt.Fprintf(&b, "Content-Length: %d\r\n", len(a.body))
 	}
+	if a.role != "" {
+		fmt.Fprintf(&b, "%s: %s\r\n", api.RoleHeader, a.role)
+	}
 	b.WriteString("\r\n")
 	return b.Bytes()
 }

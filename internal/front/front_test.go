@@ -91,6 +91,9 @@ func serve(t *testing.T, handle http.HandlerFunc) *daemon {
 			return
 		}
 		text := q.Method + " " + q.RequestURI
+		if role := q.Header.Values(api.RoleHeader); len(role) > 0 {
+			text += fmt.Sprintf(" as %s", role)
+		}
 		for _, key := range []string{"Cookie", "X-Anything", "User-Agent", "Content-Type"} {
 			if q.Header.Get(key) != "" {
 				text += " " + key
@@ -168,6 +171,8 @@ func TestRequestsAreEncodedAgain(t *testing.T) {
 		{"a part of the path", "DELETE /v1/leases/a%2Fb%0d%0aX:%20y" + head + "\r\n", "DELETE /v1/leases/a%2Fb%0D%0AX:%20y"},
 		{"a body", "POST /v1/leases" + head + body("\n{ \"command\" : [\"a\", \"<\\u00e4\"],\"wait\":\"90s\" }\n"), `POST /v1/leases {"command":["a","<ä"],"wait":"1m30s"}`},
 		{"chunks", "POST /v1/leases" + head + "Transfer-Encoding: chunked\r\n\r\n4\r\n{\"co\r\nf\r\nmmand\": [\"x\"]}\n\r\n0\r\n\r\n", `POST /v1/leases {"command":["x"]}`},
+		{"a role", "GET /v1/status" + head + "gpushare-role: engine\r\n\r\n", "GET /v1/status as [engine]"},
+		{"a role of a body", "POST /v1/leases" + head + "Gpushare-Role: engine\r\n" + body(`{"command":["x"]}`), `POST /v1/leases as [engine] {"command":["x"]}`},
 		{"a route of administrators", "PUT /v1/spec?force=1" + head + body("version: v1\n"), "PUT /v1/spec"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -198,6 +203,9 @@ func TestRefusalsGoToTheDaemon(t *testing.T) {
 		{"a browser", "GET /v1/status" + head + "Origin: http://x\r\n\r\n", 403, "", "browsers"},
 		{"another host", "GET /v1/status HTTP/1.1\r\nHost: x\r\n\r\n", 403, "", "browsers"},
 		{"an unknown key", "GET /v1/status?al=1" + head + "\r\n", 400, "GET /v1/status", `unknown key "al"`},
+		{"another role", "GET /v1/status" + head + "Gpushare-Role: admin\r\n\r\n", 400, "GET /v1/status", `cannot answer with role ["admin"]`},
+		{"no role", "GET /v1/status" + head + "Gpushare-Role:\r\n\r\n", 400, "GET /v1/status", `cannot answer with role [""]`},
+		{"two roles", "GET /v1/status" + head + "Gpushare-Role: engine\r\nGpushare-Role: engine\r\n\r\n", 400, "GET /v1/status", "cannot answer with role"},
 		{"a body where there is none", "GET /v1/status" + head + body("{}"), 400, "GET /v1/status", "has no body"},
 		{"no JSON", "POST /v1/leases" + head + body("a: [*b]"), 400, "POST /v1/leases", "invalid character"},
 		{"a key twice", "POST /v1/leases" + head + body(`{"command":["x"],"command":["y"]}`), 400, "POST /v1/leases", "more than once"},
