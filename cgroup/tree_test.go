@@ -214,7 +214,6 @@ func TestKernelFreezerRefusesInvalidPaths(t *testing.T) {
 func TestFreezerFilesAreKeptUntilTheScopeIsRemoved(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
-	before := openFiles(t)
 	for range 2 { // the second scope has the same cgroup path, and other files
 		st, err := tree.StartScope(ctx, train("l-1", spawn(t, "sleep", "60")))
 		if err != nil {
@@ -231,13 +230,13 @@ func TestFreezerFilesAreKeptUntilTheScopeIsRemoved(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if n := openFiles(t) - before; n != 2 {
+		if n := openFiles(t, tree.Top()); n != 2 {
 			t.Errorf("%d files are open for one scope", n)
 		}
 		if err := tree.KillScope(ctx, "l-1"); err != nil {
 			t.Fatal(err)
 		}
-		if n := openFiles(t) - before; n != 0 {
+		if n := openFiles(t, tree.Top()); n != 0 {
 			t.Errorf("%d files of %s are open, which was removed", n, st.Path)
 		}
 	}
@@ -298,15 +297,15 @@ func TestChildren(t *testing.T) {
 	}
 }
 
-// openFiles counts the open files of cgroups.
-func openFiles(t *testing.T) (n int) {
+// openFiles counts the files of cgroups below one that this process has open.
+func openFiles(t *testing.T, below string) (n int) {
 	t.Helper()
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(name, "/cgroup.") {
+		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(name, below+"/") && strings.Contains(name, "/cgroup.") {
 			n++
 		}
 	}
