@@ -196,9 +196,13 @@ func (f *Freezer) Stopping(ctx context.Context, id string) error {
 
 // Retain thaws and forgets all scopes that are not in the list.
 func (f *Freezer) Retain(ctx context.Context, ids map[string]bool) error {
+	return f.retain(ctx, func(id string) bool { return ids[id] })
+}
+
+func (f *Freezer) retain(ctx context.Context, keep func(id string) bool) error {
 	var errs []error
 	for _, s := range f.all() {
-		if ids[s.id] {
+		if keep(s.id) {
 			continue
 		}
 		s.mu.Lock()

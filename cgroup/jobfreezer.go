@@ -68,6 +68,7 @@ type frozenJob struct {
 	until    time.Duration   // of CLOCK_BOOTTIME; 0: it is not frozen
 	parts    map[string]bool // cgroups that were frozen by this process; false: they were thawed since, and may be frozen by another one
 	stopping bool
+	removed  bool // it is no longer in JobFreezer.jobs
 }
 
 // NewJobFreezer returns a JobFreezer of the scopes of port and of jobs in the hierarchy.
@@ -153,31 +154,45 @@ func (j *JobFreezer) job(id string) (JobCgroup, bool) {
 	return at, ok
 }
 
-// known returns a job that was frozen; nil if none was.
-func (j *JobFreezer) known(id string) *frozenJob {
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	return j.jobs[id]
+// locked returns a job that was frozen with its lock held; nil if none was. With create it also returns one that may be frozen.
+func (j *JobFreezer) locked(id string, create bool) *frozenJob {
+	for {
+		j.mu.Lock()
+		x := j.jobs[id]
+		if _, ok := j.permitted[id]; x == nil && create && ok {
+			x = &frozenJob{parts: map[string]bool{}}
+			j.jobs[id] = x
+		}
+		j.mu.Unlock()
+		if x == nil {
+			return nil
+		}
+		x.mu.Lock()
+		if !x.removed {
+			return x
+		}
+		x.mu.Unlock()
+	}
 }
 
-// Freeze is that of Freezer. A job is frozen for ForTimeSlice only: ErrNotSupported otherwise. After an error no part of it is frozen.
+// errForbidden says that a job was forbidden after it was frozen.
+var errForbidden = errors.New("it may not be frozen any more")
+
+// Freeze is that of Freezer. A job is frozen for ForTimeSlice only: ErrNotSupported otherwise. ErrManyParts if it has too many. After an
+// error no part of it is frozen, also of one that is forbidden since it was frozen.
 func (j *JobFreezer) Freeze(ctx context.Context, id string, reason FreezeReason, d time.Duration) error {
-	at, ok := j.job(id)
-	if !ok {
+	x := j.locked(id, true)
+	if x == nil {
 		return j.Freezer.Freeze(ctx, id, reason, d)
 	}
+	defer x.mu.Unlock()
 	if reason != ForTimeSlice {
 		return fmt.Errorf("cannot freeze %s: a job of an engine is frozen for time slices only: %w", id, ErrNotSupported)
 	}
-	j.mu.Lock()
-	x := j.jobs[id]
-	if x == nil {
-		x = &frozenJob{parts: map[string]bool{}}
-		j.jobs[id] = x
+	at, ok := j.job(id) // Under the job's lock: Retain forbids first, and then waits for it.
+	if !ok {
+		return errors.Join(fmt.Errorf("cannot freeze %s: %w", id, errForbidden), j.undo(ctx, id, x))
 	}
-	j.mu.Unlock()
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	if x.stopping {
 		return fmt.Errorf("cannot freeze %s: %w", id, ErrStopping)
 	}
@@ -283,25 +298,23 @@ func (j *JobFreezer) thaw(ctx context.Context, id string, x *frozenJob) error {
 
 // Thaw is that of Freezer.
 func (j *JobFreezer) Thaw(ctx context.Context, id string, reason FreezeReason) error {
-	x := j.known(id)
+	x := j.locked(id, false)
 	if x == nil {
 		return j.Freezer.Thaw(ctx, id, reason)
 	}
+	defer x.mu.Unlock()
 	if reason != ForTimeSlice {
 		return nil
 	}
-	x.mu.Lock()
-	defer x.mu.Unlock()
 	return j.thaw(ctx, id, x)
 }
 
 // Stopping is that of Freezer.
 func (j *JobFreezer) Stopping(ctx context.Context, id string) error {
-	x := j.known(id)
+	x := j.locked(id, false)
 	if x == nil {
 		return j.Freezer.Stopping(ctx, id)
 	}
-	x.mu.Lock()
 	defer x.mu.Unlock()
 	x.stopping = true
 	return j.thaw(ctx, id, x)
@@ -313,40 +326,43 @@ func (j *JobFreezer) Retain(ctx context.Context, ids map[string]bool) error {
 	maps.DeleteFunc(j.permitted, func(id string, _ JobCgroup) bool { return !ids[id] })
 	j.mu.Unlock()
 	var errs []error
-	keep := ids
 	for id, x := range j.all() {
-		x.mu.Lock()
 		if !ids[id] {
-			for _, cg := range slices.Collect(maps.Keys(x.parts)) {
-				errs = append(errs, j.forgetPart(ctx, id, x, cg))
-			}
-		}
-		ended := !ids[id] && len(x.parts) == 0
-		if !ended {
-			if len(keep) == len(ids) {
-				keep = maps.Clone(ids)
-			}
-			for cg := range x.parts {
-				keep[partID(id, cg)] = true
-			}
-		}
-		x.mu.Unlock()
-		if ended {
-			j.mu.Lock()
-			delete(j.jobs, id)
-			j.mu.Unlock()
+			errs = append(errs, j.end(ctx, id, x))
 		}
 	}
-	return errors.Join(append(errs, j.Freezer.Retain(ctx, keep))...)
+	// Parts come and go with their job.
+	keep := func(id string) bool { return ids[id] || strings.Contains(id, partSign) }
+	return errors.Join(append(errs, j.retain(ctx, keep))...)
+}
+
+// end thaws and forgets a job.
+func (j *JobFreezer) end(ctx context.Context, id string, x *frozenJob) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.removed {
+		return nil
+	}
+	var errs []error
+	for _, cg := range slices.Collect(maps.Keys(x.parts)) {
+		errs = append(errs, j.forgetPart(ctx, id, x, cg))
+	}
+	if len(x.parts) > 0 {
+		return errors.Join(errs...)
+	}
+	x.removed = true
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	delete(j.jobs, id)
+	return nil
 }
 
 // Reasons is that of Freezer.
 func (j *JobFreezer) Reasons(id string) []FreezeReason {
-	x := j.known(id)
+	x := j.locked(id, false)
 	if x == nil {
 		return j.Freezer.Reasons(id)
 	}
-	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.until > procfs.BootTime() {
 		return []FreezeReason{ForTimeSlice}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"sync"
 	"testing"
 	"time"
 
@@ -155,6 +156,55 @@ func TestJobIsFrozen(t *testing.T) {
 	}
 	if err := f.Thaw(t.Context(), "l-1", ForAdministrator); err != nil || isFrozen(t, tree, "l-1") {
 		t.Errorf("a scope is not thawed: %v", err)
+	}
+}
+
+// A job that is forbidden while it is frozen is thawed by the next freeze, which fails: who freezes it takes it for thawed then.
+func TestAForbiddenJobIsThawed(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	f.Forbid("job")
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); !errors.Is(err, errForbidden) {
+		t.Errorf("a freeze of what is forbidden: %v", err)
+	}
+	if job.isSet(task) || len(f.Reasons("job")) != 0 || usedDeadlines(t, dir) != 0 {
+		t.Error("it is frozen and nothing thaws it")
+	}
+}
+
+// Freezes and thaws that meet Retain leave nothing frozen that is not in the list of jobs.
+func TestJobIsFrozenWhileItIsForgotten(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	for range 100 {
+		f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
+		var calls sync.WaitGroup
+		for range 2 {
+			calls.Go(func() {
+				// One that comes after Retain finds neither a job nor a scope.
+				_ = f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute)
+			})
+		}
+		calls.Go(func() {
+			if err := f.Retain(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+		calls.Wait()
+		if n := len(f.all()); n != 0 || job.isSet(task) {
+			t.Fatalf("%d jobs are left, a task is frozen: %v", n, job.isSet(task))
+		}
 	}
 }
 
