@@ -224,8 +224,12 @@ func (j *JobFreezer) begin(ctx context.Context, id string, at JobCgroup, x *froz
 	if err != nil {
 		return err
 	}
+	there := make(map[string]bool, len(points))
+	for _, cg := range points {
+		there[cg] = true
+	}
 	for cg := range x.parts {
-		if !slices.Contains(points, cg) {
+		if !there[cg] {
 			if err := j.forgetPart(ctx, id, x, cg); err != nil {
 				return err
 			}
@@ -393,10 +397,10 @@ func (j *JobFreezer) Frozen(id string) (bool, error) {
 }
 
 // Outside returns why a job cannot be frozen whole: the first of these processes that is in none of its FreezePoints. nil if all are,
-// or have ended.
+// or have ended. That it has too many of them is no such reason: its user makes them, and would never be frozen. Freeze fails then.
 func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
 	points, err := j.points(&at)
-	if errors.Is(err, ErrNotFound) {
+	if errors.Is(err, ErrNotFound) || errors.Is(err, ErrManyParts) {
 		return nil
 	}
 	if err != nil {

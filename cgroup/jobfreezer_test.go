@@ -3,6 +3,7 @@ package cgroup
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -208,6 +209,42 @@ func TestJobIsFrozenWhileItIsForgotten(t *testing.T) {
 	}
 }
 
+// A freeze that waits while its job is forgotten, and comes back before, freezes what a thaw finds.
+func TestJobComesBackWhileItIsForgotten(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	for range 20 {
+		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+			t.Fatal(err)
+		}
+		var calls sync.WaitGroup
+		x := f.locked("job", false)
+		calls.Go(func() {
+			if err := f.Retain(t.Context(), nil); err != nil {
+				t.Error(err)
+			}
+		})
+		eventually(t, "it is forbidden", func() bool { _, ok := f.job("job"); return !ok })
+		pause(time.Millisecond) // Mostly Retain waits for the job then, and the freeze comes after it; in any other order the same holds.
+		f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
+		calls.Go(func() {
+			if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+				t.Error(err)
+			}
+		})
+		pause(time.Millisecond)
+		x.mu.Unlock()
+		calls.Wait()
+		if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
+			t.Fatalf("it is frozen and a thaw does not find it: %v", err)
+		}
+	}
+}
+
 // What another program has frozen is left to it, and what Slurm suspends above is neither thawed nor waited for.
 func TestFrozenByAnother(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
@@ -274,6 +311,42 @@ func TestOutsideOfTheTasks(t *testing.T) {
 	}
 	if err := f.Outside(at, []int{task.PID, stepd.PID}); err == nil {
 		t.Error("a process of the job is not frozen, and that is not said")
+	}
+}
+
+// A job that has more tasks than are frozen may be frozen, and each freeze of it fails: its user does not get it out of the time slices.
+func TestTooManyTasks(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	task, cg := job.spawn("step_0/user/task_0")
+	for i := range mostPoints {
+		if err := os.Mkdir(job.h.Dir(fmt.Sprintf("%s/step_0/user/task_%d", job.top, i+1)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	at, _ := f.job("job")
+	if err := f.Outside(at, []int{task.PID}); err != nil {
+		t.Errorf("it may never be frozen: %v", err)
+	}
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); !errors.Is(err, ErrManyParts) || job.isSet(cg) {
+		t.Errorf("it is frozen: %v", err)
+	}
+	if err := job.h.Remove(job.top + "/step_0/user/task_1"); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // The second freeze has the files open.
+		began := time.Now()
+		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil || !job.frozen(cg) {
+			t.Errorf("with one less it is not frozen: %v", err)
+		}
+		frozen := time.Now()
+		if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(cg) {
+			t.Errorf("it is not thawed: %v", err)
+		}
+		t.Logf("%d cgroups were frozen in %s and thawed in %s", mostPoints, frozen.Sub(began), time.Since(frozen))
 	}
 }
 

@@ -87,7 +87,7 @@ func TestWhatIsNoFreezePoint(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, err := h.FreezePoints(SlurmLayout, "/job_1"); err == nil || !strings.Contains(err.Error(), "more than 1024") {
+	if got, err := h.FreezePoints(SlurmLayout, "/job_1"); !errors.Is(err, ErrManyParts) || !strings.Contains(err.Error(), "at most 1024") {
 		t.Errorf("%d cgroups: %v", len(got), err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 var (
 	ErrNotFound       = errors.New("no such cgroup")
 	ErrRuns           = errors.New("its programs run although its freeze is set")
+	ErrManyParts      = errors.New("it has too many parts")
 	ErrNotSupported   = errors.New("not supported here")
 	ErrWrongCgroup    = errors.New("the process is in another cgroup")
 	ErrInUse          = errors.New("it still contains processes")

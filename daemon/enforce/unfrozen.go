@@ -24,10 +24,11 @@ type unfrozenLease struct {
 	stopped bool // its stop was requested
 }
 
-// noteRun counts a failed freeze of a lease if it was measured that the lease ran, and returns whether the lease is to be stopped
-// for that. A freeze that failed for another reason, or without a measurement, is no offence of the lease. The lock is held.
+// noteRun counts a failed freeze of a lease if it was measured that the lease ran, or if its user has made more parts than are frozen,
+// and returns whether the lease is to be stopped for that. A freeze that failed for another reason, or without a measurement, is no
+// offence of the lease. The lock is held.
 func (sl *Slicer) noteRun(id string, err error, now time.Duration, stops bool) bool {
-	if !errors.Is(err, cgroup.ErrRuns) {
+	if !errors.Is(err, cgroup.ErrRuns) && !errors.Is(err, cgroup.ErrManyParts) {
 		return false
 	}
 	u := sl.unfrozen[id]

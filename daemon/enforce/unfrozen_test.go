@@ -24,6 +24,7 @@ func TestALeaseThatCannotBeFrozenIsStopped(t *testing.T) {
 		stopped bool
 	}{
 		{"the spec says so", api.UnfrozenStop, runs, true},
+		{"it has too many parts", api.UnfrozenStop, fmt.Errorf("cannot freeze it: %w", cgroup.ErrManyParts), true},
 		{"the spec says report", api.UnfrozenReport, runs, false},
 		{"the spec says nothing", "", runs, false},
 		{"its freeze only takes too long", api.UnfrozenStop, errNoAnswer, false},
