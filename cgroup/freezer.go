@@ -75,8 +75,9 @@ type Freezer struct {
 	boot    string
 	self    Process
 	wake    chan struct{}
-	// passed is called after each pass while scopes are frozen; nil: nothing is. It is set before Run.
-	passed func(context.Context) error
+	// passed is called after each pass, and reports whether there must be another one although no scope is frozen; nil: nothing is
+	// called. It is set before Run.
+	passed func(context.Context) (active bool, err error)
 
 	mu     sync.Mutex // guards the fields below; taken after a scope's
 	scopes map[string]*freezableScope

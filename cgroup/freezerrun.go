@@ -157,7 +157,7 @@ func (f *Freezer) thawAll(ctx context.Context, report func(error)) {
 	}
 }
 
-// keep is one pass of Run. It reports whether a scope is frozen.
+// keep is one pass of Run. It reports whether a scope is frozen, or passed needs another pass.
 func (f *Freezer) keep(ctx context.Context, report func(error)) (active bool) {
 	ctx, cancel := context.WithTimeout(ctx, thawTimeout)
 	defer cancel()
@@ -168,6 +168,16 @@ func (f *Freezer) keep(ctx context.Context, report func(error)) (active bool) {
 		f.thawAll(ctx, report)
 		return false
 	}
+	defer func() {
+		if f.passed == nil {
+			return
+		}
+		again, err := f.passed(ctx)
+		if err != nil {
+			report(err)
+		}
+		active = active || again
+	}()
 	if !anyFrozen(scopes) {
 		return false
 	}
@@ -184,11 +194,6 @@ func (f *Freezer) keep(ctx context.Context, report func(error)) (active bool) {
 		}
 		active = active || s.frozen
 		s.mu.Unlock()
-	}
-	if f.passed != nil {
-		if err := f.passed(ctx); err != nil {
-			report(err)
-		}
 	}
 	return active
 }

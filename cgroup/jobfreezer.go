@@ -205,6 +205,7 @@ func (j *JobFreezer) Freeze(ctx context.Context, id string, reason FreezeReason,
 		return errors.Join(err, j.undo(ctx, id, x))
 	}
 	x.until = procfs.BootTime() + d
+	j.wakeUp() // Also if all is frozen by another program: when that one thaws it, renew freezes it.
 	return nil
 }
 
@@ -416,23 +417,29 @@ func (j *JobFreezer) Outside(at JobCgroup, pids []int) error {
 	return nil
 }
 
-// renew freezes the parts that came since the last freeze of a job. It is called while something is frozen, and waits for none: the next
-// sign of life is due soon after. The next Freeze, which moves the deadline, waits for them.
-func (j *JobFreezer) renew(ctx context.Context) error {
+// renew freezes the parts that came since the last freeze of a job, and those that another program has thawed since, as gpushare-thaw
+// what a process has left frozen that was killed. It waits for none: the next sign of life is due soon after. The next Freeze, which
+// moves the deadline, waits for them. It reports whether a job is to be frozen.
+func (j *JobFreezer) renew(ctx context.Context) (active bool, err error) {
 	var errs []error
 	for id, x := range j.all() {
 		at, ok := j.job(id)
-		if !ok || !x.mu.TryLock() { // It is being frozen or thawed.
+		if !ok {
+			continue
+		}
+		if !x.mu.TryLock() { // It is being frozen or thawed.
+			active = true
 			continue
 		}
 		if left := x.until - procfs.BootTime(); left > 0 && !x.stopping {
+			active = true
 			if err := j.begin(ctx, id, at, x, left); err != nil {
 				errs = append(errs, fmt.Errorf("cannot freeze what came to %s: %w", id, errors.Join(err, j.undo(ctx, id, x))))
 			}
 		}
 		x.mu.Unlock()
 	}
-	return errors.Join(errs...)
+	return active, errors.Join(errs...)
 }
 
 func (j *JobFreezer) all() map[string]*frozenJob {

@@ -368,6 +368,31 @@ func TestJobOfAKilledFreezer(t *testing.T) {
 	}
 }
 
+// A job that a killed process has left frozen, and of which the next one freezes nothing therefore, is frozen again in the same slice
+// when gpushare-thaw has thawed it.
+func TestJobIsFrozenAgainInTheSlice(t *testing.T) {
+	tree, dir := newTree(t), t.TempDir()
+	job := newSlurmJob(t, tree)
+	_, task := job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f := newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	job.set(task, "1")
+	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	for end := time.Now().Add(2 * keepInterval); time.Now().Before(end); pause(5 * time.Millisecond) {
+		if !job.isSet(task) || usedDeadlines(t, dir) != 0 {
+			t.Fatal("what another program has frozen is not left to it")
+		}
+	}
+	job.set(task, "0")
+	eventually(t, "it is frozen again", func() bool { return job.frozen(task) })
+	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
+		t.Errorf("it is not thawed: %v", err)
+	}
+}
+
 // The pods of one lease are frozen together, also while one of them is not there.
 func TestPodsOfALeaseAreFrozen(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
