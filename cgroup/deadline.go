@@ -100,40 +100,69 @@ func (d *deadline) encode(slot *[slotSize]byte) ([]byte, error) {
 	return b, nil
 }
 
-// decodeDeadline reads a slot.
-func decodeDeadline(b []byte) (deadline, error) {
+// slotView is a slot in the buffer that it was read into: its texts are valid until the next read. Jobs have thousands of slots, and each
+// pass of gpushare-thaw, whose memory is limited, reads all.
+type slotView struct {
+	until            time.Duration
+	by               Process
+	boot, cgroup, id []byte
+}
+
+// deadline copies a slot.
+func (v *slotView) deadline() deadline {
+	return deadline{Until: v.until, By: v.by, Boot: string(v.boot), Cgroup: string(v.cgroup), ID: string(v.id)}
+}
+
+// is reports whether a slot has this deadline.
+func (v *slotView) is(d *deadline) bool {
+	return v.until == d.Until && v.by == d.By && string(v.boot) == d.Boot && string(v.cgroup) == d.Cgroup && string(v.id) == d.ID
+}
+
+// decode reads a slot.
+func (v *slotView) decode(b []byte) error {
+	*v = slotView{}
 	if len(b) < slotText {
-		return deadline{}, io.ErrUnexpectedEOF
+		return io.ErrUnexpectedEOF
 	}
 	boot, cg, id := int(binary.LittleEndian.Uint16(b[slotLengths:])), int(
 		binary.LittleEndian.Uint16(b[slotLengths+2:]),
 	), int(binary.LittleEndian.Uint16(b[slotLengths+4:]))
 	sum := binary.LittleEndian.Uint32(b[slotSum:])
 	if sum == 0 && boot == 0 && cg == 0 && id == 0 {
-		return deadline{}, nil // never written
+		return nil // never written
 	}
 	n := slotText + boot + cg + id
 	if n > len(b) {
-		return deadline{}, io.ErrUnexpectedEOF
+		return io.ErrUnexpectedEOF
 	}
 	word := binary.NativeEndian.Uint64(b[slotUntil:])
 	until := time.Duration(word&(1<<48-1)) * time.Millisecond
 	if slotChecksum(b[:n]) != sum || untilWord(until) != word {
-		return deadline{}, errSlotSum
+		return errSlotSum
 	}
 	text := b[slotText:n]
-	return deadline{
-		Until: until,
-		By:    Process{PID: int(binary.LittleEndian.Uint64(b[slotPID:])), Start: binary.LittleEndian.Uint64(b[slotStart:])},
-		Boot:  string(text[:boot]), Cgroup: string(text[boot : boot+cg]), ID: string(text[boot+cg:]),
-	}, nil
+	*v = slotView{
+		until: until,
+		by:    Process{PID: int(binary.LittleEndian.Uint64(b[slotPID:])), Start: binary.LittleEndian.Uint64(b[slotStart:])},
+		boot:  text[:boot], cgroup: text[boot : boot+cg], id: text[boot+cg:],
+	}
+	return nil
+}
+
+// decodeDeadline reads a slot and copies it.
+func decodeDeadline(b []byte) (deadline, error) {
+	var v slotView
+	if err := v.decode(b); err != nil {
+		return deadline{}, err
+	}
+	return v.deadline(), nil
 }
 
 // deadlines is the open file. It is in a directory that only root may write.
 type deadlines struct {
 	f      *os.File
 	name   string
-	buf    []byte // of the last read
+	buf    []byte // of the last read, readSlots slots
 	mapped []byte // the first slots; those beyond the end of the file must not be touched. nil: see mapSlots
 }
 
@@ -205,32 +234,38 @@ func (f *deadlines) move(slot int, d *deadline) (err error) {
 	return nil
 }
 
-// read reads the whole file and calls found with every slot that is not free. A slot that cannot be read has an error. It
-// returns how many slots the file has.
-func (f *deadlines) read(found func(slot int, d deadline, err error)) (int, error) {
-	fi, err := f.f.Stat()
-	if err != nil {
-		return 0, fmt.Errorf("cannot read the thaw deadlines: %w", err)
+// readSlots is how many slots are read at once.
+const readSlots = 64
+
+// read reads the whole file and calls found with every slot that is not free, in their order. A slot that cannot be read has an error.
+// It returns how many slots the file has.
+func (f *deadlines) read(found func(slot int, v *slotView, err error)) (slots int, err error) {
+	if f.buf == nil {
+		f.buf = make([]byte, readSlots*slotSize)
 	}
-	if n := int(fi.Size()); cap(f.buf) < n {
-		f.buf = make([]byte, n, 2*n)
-	}
-	f.buf = f.buf[:cap(f.buf)]
-	n, err := f.f.ReadAt(f.buf, 0)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("cannot read the thaw deadlines: %w", err)
-	}
-	slots := (n + slotSize - 1) / slotSize
-	for i := range slots {
-		d, err := decodeDeadline(f.buf[i*slotSize : min((i+1)*slotSize, n)])
-		for try := 0; err != nil && try < 3; try++ {
-			d, err = f.readSlot(i) // It is being written.
+	var v slotView
+	for {
+		n, err := f.f.ReadAt(f.buf, int64(slots)*slotSize)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, fmt.Errorf("cannot read the thaw deadlines: %w", err)
 		}
-		if err != nil || d.Until != 0 {
-			found(i, d, err)
+		for at := 0; at < n; at += slotSize {
+			slot := f.buf[at:min(at+slotSize, n)]
+			err := v.decode(slot)
+			for try := 0; err != nil && try < 3; try++ { // It is being written.
+				if again, readErr := f.f.ReadAt(slot, int64(slots)*slotSize); readErr == nil || errors.Is(readErr, io.EOF) {
+					err = v.decode(slot[:again])
+				}
+			}
+			if err != nil || v.until != 0 {
+				found(slots, &v, err)
+			}
+			slots++
+		}
+		if n < len(f.buf) {
+			return slots, nil
 		}
 	}
-	return slots, nil
 }
 
 // readSlot reads one slot.

@@ -17,6 +17,7 @@ import (
 type freezeFiles struct {
 	freeze *os.File // cgroup.freeze
 	events *os.File // cgroup.events
+	kept   bool     // keptFiles closes them
 }
 
 // openFreezeFiles opens the files of a cgroup's directory. It creates none: a missing file is not supported or was removed.
@@ -30,7 +31,7 @@ func openFreezeFiles(dir string) (*freezeFiles, error) {
 		freeze.Close()
 		return nil, err
 	}
-	return &freezeFiles{freeze, events}, nil
+	return &freezeFiles{freeze: freeze, events: events}, nil
 }
 
 // openBlocking opens a file that the Go runtime does not wait for: os.Open would register it for events.
@@ -160,11 +161,14 @@ func threadSlack() uintptr {
 }
 
 // keptFiles are the open files of cgroups that are frozen many times a second: to find them by their paths takes more time of the
-// CPU than to freeze. nil keeps none.
+// CPU than to freeze. nil keeps none. Of more than mostKept cgroups they are opened for each call: a process may have so many files only.
 type keptFiles struct {
 	mu   sync.Mutex // guards open
 	open map[string]*freezeFiles
 }
+
+// mostKept is of how many cgroups the files are kept: two of each, of the 65536 that the daemon's unit permits for all that it does.
+const mostKept = 8192
 
 func (k *keptFiles) get(cg string) *freezeFiles {
 	if k == nil {
@@ -175,7 +179,7 @@ func (k *keptFiles) get(cg string) *freezeFiles {
 	return k.open[cg]
 }
 
-// put keeps the files, and returns those that are kept.
+// put keeps the files if there is room, and returns those to use.
 func (k *keptFiles) put(cg string, files *freezeFiles) *freezeFiles {
 	if k == nil {
 		return files
@@ -186,7 +190,10 @@ func (k *keptFiles) put(cg string, files *freezeFiles) *freezeFiles {
 		files.close()
 		return other
 	}
-	k.open[cg] = files
+	if len(k.open) < mostKept {
+		files.kept = true
+		k.open[cg] = files
+	}
 	return files
 }
 

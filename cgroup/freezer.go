@@ -127,7 +127,7 @@ func NewFreezer(freezer LeafFreezer, opt FreezerOptions) (*Freezer, error) {
 	}
 	// Slots of a previous process are left to gpushare-thaw, which frees them when it has thawed their scopes.
 	used := map[int]bool{headerSlot: true}
-	slots, err := file.read(func(slot int, _ deadline, _ error) { used[slot] = true })
+	slots, err := file.read(func(slot int, _ *slotView, _ error) { used[slot] = true })
 	if err != nil {
 		return nil, errors.Join(err, file.close())
 	}

@@ -111,7 +111,7 @@ func usedDeadlines(t *testing.T, runDir string) (n int) {
 		t.Fatal(err)
 	}
 	defer file.close()
-	if _, err := file.read(func(slot int, _ deadline, _ error) {
+	if _, err := file.read(func(slot int, _ *slotView, _ error) {
 		if slot != headerSlot {
 			n++
 		}
@@ -747,5 +747,49 @@ func TestLockReaderKeepsTheFileOpen(t *testing.T) {
 	second.Close()
 	if held("ended too", false) != nil {
 		t.Error("a file that is not locked stays open")
+	}
+}
+
+// A pass over thousands of deadlines of jobs needs no memory for those that are not due: that of gpushare-thaw is limited.
+func TestAPassNeedsNoMemory(t *testing.T) {
+	dir := t.TempDir()
+	boot, err := procfs.BootID("/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := thisProcess()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, err := openDeadlines(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.close()
+	const slots = 8192
+	until := wholeMilliseconds(procfs.BootTime() + 24*time.Hour)
+	for slot := range slots {
+		d := deadline{Until: until, By: self, Boot: boot}
+		if slot != headerSlot {
+			d.Cgroup = fmt.Sprintf("/system.slice/slurmstepd.scope/job_7/step_0/user/task_%d", slot)
+			d.ID = "l-1@" + d.Cgroup
+		}
+		if err := file.write(slot, &d); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w := ThawWatchdog{
+		RunDir: dir, Log: slog.New(slog.NewTextHandler(io.Discard, nil)), Root: "/", interval: passInterval, boot: boot, file: file,
+		thawed: map[int]deadline{}, bad: map[int]bool{},
+	}
+	if allocs := testing.AllocsPerRun(5, func() {
+		if next, by, err := w.pass(t.Context(), ""); next != passInterval || by != self || err != nil {
+			t.Errorf("the next pass is in %s, of %v: %v", next, by, err)
+		}
+	}); allocs > slots/16 {
+		t.Errorf("a pass over %d slots allocates %.0f times", slots, allocs)
+	}
+	if cap(file.buf) > 1<<20 {
+		t.Errorf("it keeps %d bytes", cap(file.buf))
 	}
 }

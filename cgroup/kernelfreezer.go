@@ -164,7 +164,7 @@ func (f KernelFreezer) files(cg string) (files *freezeFiles, old bool, err error
 
 // done closes files that are not kept.
 func (f KernelFreezer) done(files *freezeFiles) {
-	if f.kept == nil {
+	if !files.kept {
 		files.close()
 	}
 }

@@ -99,9 +99,21 @@ func (t *ThawWatchdog) pass(ctx context.Context, everything string) (next time.D
 		return 0, by, fmt.Errorf("cannot read the thaw deadlines: %s was removed or replaced", t.file.name)
 	}
 	var header deadline
-	var due []int
-	var list []deadline // by slot
-	slots, err := t.file.read(func(slot int, d deadline, err error) {
+	type found struct {
+		slot int
+		deadline
+	}
+	var due []found
+	now := procfs.BootTime()
+	alive := map[Process]bool{}
+	lives := func(p Process) bool {
+		if _, ok := alive[p]; !ok {
+			alive[p] = procfs.Alive(p.PID, p.Start)
+		}
+		return alive[p]
+	}
+	still := map[int]deadline{} // those of thawed that are in the file
+	_, err = t.file.read(func(slot int, v *slotView, err error) {
 		switch {
 		case err != nil:
 			if !t.bad[slot] {
@@ -110,65 +122,68 @@ func (t *ThawWatchdog) pass(ctx context.Context, everything string) (next time.D
 			}
 			return
 		case slot == headerSlot:
-			header = d
+			if header = v.deadline(); header.Until > now && header.Boot == t.boot && lives(header.By) {
+				next, by = t.interval, header.By
+			}
 			return
 		}
 		delete(t.bad, slot)
-		due, list = append(due, slot), append(list, d)
+		if was, ok := t.thawed[slot]; ok && v.is(&was) {
+			still[slot] = was
+			return
+		}
+		if everything != "" || t.reasonToThaw(v, &header, lives(v.by), now) != "" {
+			due = append(due, found{slot, v.deadline()})
+			return
+		}
+		next = earlier(next, t.left(v, &header, now))
 	})
 	if err != nil {
 		return 0, by, err
 	}
-	now := procfs.BootTime()
-	alive := map[Process]bool{}
-	if header.Until > now && header.Boot == t.boot && procfs.Alive(header.By.PID, header.By.Start) {
-		next, by = t.interval, header.By
+	t.thawed = still
+	if len(due) == 0 {
+		return next, by, nil
 	}
-	listed := map[int]bool{}
-	for i, slot := range due {
-		d := list[i]
-		listed[slot] = true
-		if was, ok := t.thawed[slot]; ok && was == d {
-			continue
-		}
-		delete(t.thawed, slot)
-		if _, ok := alive[d.By]; !ok {
-			alive[d.By] = procfs.Alive(d.By.PID, d.By.Start)
-		}
-		reason := t.reasonToThaw(&d, &header, alive[d.By], now)
+	// The process may have shown that it runs while the file was read, and frozen then.
+	if again, err := t.file.readSlot(headerSlot); err == nil {
+		header = again
+	}
+	for i := range due {
+		d := &due[i]
+		v := slotView{until: d.Until, by: d.By, boot: []byte(d.Boot)}
+		reason := t.reasonToThaw(&v, &header, lives(d.By), now)
 		if reason == "" {
 			reason = everything
 		}
 		if reason == "" {
-			left := d.Until - now
-			if d.By == header.By {
-				left = min(left, header.Until-now)
-			}
-			next = earlier(next, min(max(left, time.Millisecond), t.interval))
-			continue
-		}
-		if !t.thaw(ctx, slot, d, alive[d.By], reason) {
+			next = earlier(next, t.left(&v, &header, now))
+		} else if !t.thaw(ctx, d.slot, d.deadline, lives(d.By), reason) {
 			next = earlier(next, retryInterval)
-		}
-	}
-	for slot := range t.thawed {
-		if slot >= slots || !listed[slot] {
-			delete(t.thawed, slot)
 		}
 	}
 	return next, by, nil
 }
 
+// left is the time until the next pass because of a slot that is not due.
+func (t *ThawWatchdog) left(v *slotView, header *deadline, now time.Duration) time.Duration {
+	left := v.until - now
+	if v.by == header.By {
+		left = min(left, header.Until-now)
+	}
+	return min(max(left, time.Millisecond), t.interval)
+}
+
 // reasonToThaw is why the cgroup must be thawed now; empty when it must not.
-func (t *ThawWatchdog) reasonToThaw(d, header *deadline, alive bool, now time.Duration) string {
+func (t *ThawWatchdog) reasonToThaw(v *slotView, header *deadline, alive bool, now time.Duration) string {
 	switch {
-	case d.Boot != t.boot:
+	case string(v.boot) != t.boot:
 		return "it was frozen before this boot"
 	case !alive:
 		return "the process that froze it has exited"
-	case d.Until <= now:
+	case v.until <= now:
 		return "its deadline has passed"
-	case d.By == header.By && header.Until <= now:
+	case v.by == header.By && header.Until <= now:
 		return "the process that froze it does not run"
 	default:
 		return ""

@@ -242,6 +242,34 @@ func TestFreezerFilesAreKeptUntilTheScopeIsRemoved(t *testing.T) {
 	}
 }
 
+// Of more cgroups than files are kept of, they are closed after each call.
+func TestFilesOfTooManyCgroupsAreClosed(t *testing.T) {
+	tree := newTree(t)
+	ctx := within(t, 20*time.Second)
+	cg := tree.Top() + "/many"
+	if err := mkdir(tree.h.Dir(cg)); err != nil {
+		t.Fatal(err)
+	}
+	freezer := NewKernelFreezer(tree.h.Mount)
+	for i := range mostKept {
+		freezer.kept.open[strconv.Itoa(i)] = nil
+	}
+	for range 3 {
+		if err := errors.Join(freezer.Freeze(ctx, cg), freezer.begin(cg)); err != nil {
+			t.Fatal(err)
+		}
+		if frozen, err := freezer.Frozen(cg); !frozen || err != nil {
+			t.Errorf("frozen %v, %v", frozen, err)
+		}
+		if err := freezer.Thaw(ctx, cg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := openFiles(t, tree.Top()); n != 0 {
+		t.Errorf("%d files are open", n)
+	}
+}
+
 func TestFreezerSeesANewCgroupOfTheSameName(t *testing.T) {
 	tree := newTree(t)
 	ctx := within(t, 20*time.Second)
