@@ -358,7 +358,7 @@ func (c *Client) Events(ctx context.Context, f func(gpu.Event)) error {
 			return err
 		}
 		began := time.Now()
-		err = c.stream(ctx, s, c.send(s, OpEvents, info, "", nil, 0, false, nil), f)
+		err = c.stream(ctx, s, c.send(s, OpEvents, info, "", nil, 0, false, nil, nil), f)
 		if !errors.Is(err, errWorkerEnded) {
 			return err
 		}
@@ -458,14 +458,11 @@ func (c *Client) do(ctx context.Context, op Op, id gpu.UUID, args any) (json.Raw
 			release()
 			return nil, err
 		}
-		cl := c.send(s, op, info, id, body, info.timeout(c.o.Deadlines), suspect, release)
+		cl := c.send(s, op, info, id, body, info.timeout(c.o.Deadlines), suspect, t, release)
 		if !c.await(ctx, t, cl) && c.detach(cl) {
 			s.cancel(cl)
 			return nil, c.fail(info, id, ctx.Err())
 		}
-		c.mu.Lock()
-		t.lengthenLocked(cl)
-		c.mu.Unlock()
 		again := false
 		switch {
 		case errors.Is(cl.err, errUnsent), errors.Is(cl.err, errWorkerEnded) && !errors.Is(cl.err, errCrashed) && !info.write:

@@ -68,6 +68,8 @@ type pending struct {
 	release  func()
 	detached bool
 
+	use *slotUse // in which it runs; nil: it has no slot
+
 	// progress is the GPU that an operation on the node accessed last; guarded by the client's mu.
 	progress gpu.UUID
 }
@@ -75,7 +77,7 @@ type pending struct {
 // send registers one operation with s and sends it. done is closed with the result, at the latest after timeout
 // and deadlineGrace, both without the time in which this process was stopped.
 func (c *Client) send(
-	s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, release func(),
+	s *session, op Op, info opInfo, id gpu.UUID, args json.RawMessage, timeout time.Duration, suspect bool, use *slotUse, release func(),
 ) *pending {
 	p := &pending{
 		op:      op,
@@ -85,6 +87,7 @@ func (c *Client) send(
 		timeout: timeout,
 		done:    make(chan struct{}),
 		suspect: suspect,
+		use:     use,
 		release: release,
 	}
 	if op == OpEvents {
@@ -145,6 +148,9 @@ func (c *Client) finishLocked(s *session, p *pending, r reply, err error) {
 	}
 	delete(s.pending, p.id)
 	p.reply, p.err = r, err
+	if p.use != nil {
+		p.use.lengthenLocked(p)
+	}
 	close(p.done)
 	if p.detached && p.release != nil {
 		p.release()

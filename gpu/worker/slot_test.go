@@ -87,35 +87,48 @@ func TestAListGoesBetween(t *testing.T) {
 }
 
 // TestAListBetweenOfADriverThatIsSlow lets lists in between until they have taken longer than the deadline of the reading that lets them:
-// their time is not its own.
+// their time is not its own, also if their callers have left while they ran.
 func TestAListBetweenOfADriverThatIsSlow(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		n := newFakeNode(gpuA)
-		n.lists, n.listTime = lists, 200*time.Millisecond
-		c, _ := newTestClient(t, n)
-		ctx, end := context.WithCancel(t.Context())
-		var all error
-		go func() {
-			defer end()
-			_, all = c.Processes(ctx, gpuA)
-		}()
-		synctest.Wait()
-		between := 0
-		for ctx.Err() == nil {
-			if _, err := c.InstanceProcesses(ctx, gpuA, 5); err == nil {
-				between++
-			}
-		}
-		if all != nil {
-			t.Errorf("the reading of all instances: %v", all)
-		}
-		if between < lists-1 {
-			t.Errorf("%d lists went in between; want %d", between, lists-1)
-		}
-		if st := c.Status(); len(st.Unresponsive) > 0 {
-			t.Errorf("unresponsive: %v", st.Unresponsive)
-		}
-	})
+	for name, leaves := range map[string]bool{"the callers wait": false, "the callers leave": true} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n := newFakeNode(gpuA)
+				n.lists, n.listTime = lists, 200*time.Millisecond
+				c, _ := newTestClient(t, n)
+				ctx, end := context.WithCancel(t.Context())
+				var all error
+				go func() {
+					defer end()
+					_, all = c.Processes(ctx, gpuA)
+				}()
+				synctest.Wait()
+				// A list of all runs, then one of an instance, in the middle of which its caller leaves: the next caller waits for its end.
+				limit, between := time.Minute, 0
+				if leaves {
+					limit = 3 * n.listTime / 2
+				}
+				for ctx.Err() == nil {
+					one, cancel := context.WithTimeout(ctx, limit)
+					if _, err := c.InstanceProcesses(one, gpuA, 5); err == nil || leaves {
+						between++
+					}
+					cancel()
+					if leaves {
+						limit = 2 * n.listTime
+					}
+				}
+				if all != nil {
+					t.Errorf("the reading of all instances: %v", all)
+				}
+				if between < lists-1 {
+					t.Errorf("%d lists went in between; want %d", between, lists-1)
+				}
+				if st := c.Status(); len(st.Unresponsive) > 0 {
+					t.Errorf("unresponsive: %v", st.Unresponsive)
+				}
+			})
+		})
+	}
 }
 
 // TestAListBetweenThatHangs excludes the GPU, as any reading that hangs does, and both callers get an error.

@@ -183,7 +183,7 @@ func (c *Client) launch(ctx *bounded) (*session, gpu.NodeInfo, error) {
 	})
 
 	info := operations[OpNode]
-	p := c.send(s, OpNode, info, "", nil, max(ctx.left(), time.Millisecond), false, nil)
+	p := c.send(s, OpNode, info, "", nil, max(ctx.left(), time.Millisecond), false, nil, nil)
 	if !wait(c.ctx, p.done) {
 		c.mu.Lock()
 		c.dropLocked(s, ErrClosed)
