@@ -233,15 +233,26 @@ func TestStoppedProcess(t *testing.T) {
 // runs for a moment, long enough for an answer.
 func awaitStopped(t *testing.T, pid int) {
 	t.Helper()
+	if !isStopped(t, pid) {
+		t.Fatalf("process %d has ended before it was stopped", pid)
+	}
+}
+
+// isStopped waits until a child is stopped, and reports whether it is: false if it has ended before.
+func isStopped(t *testing.T, pid int) bool {
+	t.Helper()
 	for {
 		err := unix.Waitid(unix.P_PID, pid, nil, unix.WSTOPPED|unix.WNOWAIT, nil)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		if err != nil {
-			t.Fatalf("cannot wait until worker %d has stopped: %v", pid, err)
+		if errors.Is(err, unix.ECHILD) { // One that has ended can be stopped no more.
+			return false
 		}
-		return
+		if err != nil {
+			t.Fatalf("cannot wait until process %d has stopped: %v", pid, err)
+		}
+		return true
 	}
 }
 
