@@ -30,7 +30,8 @@ const mostPoints = 1024
 var errNoJob = errors.New("it is not laid out as a job of its engine")
 
 // FreezePoints lists the cgroups of a job that may be frozen: all processes that its user starts are in them or below. A cgroup of a
-// user, who could thaw it, is none: then there is an error. ErrManyParts if there are more than mostPoints. A job without a step has none. ErrNotFound when the job has ended.
+// user, who could thaw it, is none: then there is an error. ErrManyParts if there are more than mostPoints. A job without a step has
+// none. ErrNotFound when the job has ended.
 func (h Hierarchy) FreezePoints(layout JobLayout, top string) ([]string, error) {
 	points, err := h.laidOut(layout, top)
 	if err != nil {

@@ -333,7 +333,8 @@ func openFiles(t *testing.T, below string) (n int) {
 		t.Fatal(err)
 	}
 	for _, fd := range fds {
-		if name, err := os.Readlink("/proc/self/fd/" + fd.Name()); err == nil && strings.Contains(name, below+"/") && strings.Contains(name, "/cgroup.") {
+		name, err := os.Readlink("/proc/self/fd/" + fd.Name())
+		if err == nil && strings.Contains(name, below+"/") && strings.Contains(name, "/cgroup.") {
 			n++
 		}
 	}
