@@ -3,22 +3,24 @@
 #
 # If gpushare ended processes of the job, as for its GPU memory, the reason is the last line of the job's output.
 set -u
-# With RunInJob it runs in the cgroup of the job: the SIGTERM with which Slurm ends a job is for it too, and an Epilog that ends so drains
-# the node.
-trap '' TERM
+# With RunInJob it runs in the cgroup of the job: the signals with which Slurm ends a job, and those that its user sends to it, are for it
+# too, and an Epilog that ends so drains the node.
+trap '' TERM HUP INT QUIT USR1 USR2
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives an Epilog none.
 export PATH
+command -v gpushare >/dev/null || exit 0 # All nodes of a cluster have this script, also those without GPUs.
 key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}
 limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command
 say() { timeout -s KILL "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
 
 # report adds a line to the output of the job, as its user: the path is theirs, and may be of a file system that never answers, so it has
-# a session of its own that nothing waits for after the limit. A job of srun alone has no such file.
+# a session of its own that nothing waits for after the limit. It is killed then: it is in the cgroup of slurmd without RunInJob. A job of
+# srun alone has no such file.
 report() {
 	file=$(timeout -s KILL "$limit" scontrol show job "$SLURM_JOB_ID" 2>/dev/null | sed -n 's/^ *StdErr=//p' | head -n 1)
 	[ -n "$file" ] || return 0
 	# shellcheck disable=SC2016 # It is for the other shell.
-	timeout -s KILL "$limit" sh -c 'setsid "$@" & wait "$!"' sh \
+	timeout -s KILL "$limit" sh -c 'setsid timeout -s KILL "$@" & wait "$!"' sh "$limit" \
 		setpriv --reuid "$SLURM_JOB_UID" --regid "$SLURM_JOB_GID" --init-groups --no-new-privs \
 		sh -c '[ -f "$1" ] && printf "gpushare: %s\n" "$2" >>"$1"' sh "$file" "$1" </dev/null >/dev/null 2>&1 ||
 		say "this is not in its output: $1"

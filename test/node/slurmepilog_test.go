@@ -73,7 +73,92 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 	}
 }
 
-// Slurm ends a job by SIGTERM to all processes of its cgroup, where the Prolog and the Epilog run too: one that it ends drains the node.
+// What writes to the output has the limit of a command too: it would be in the cgroup of slurmd for good without.
+func TestSlurmEpilogLeavesNothing(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	hangs := filepath.Join(bin, "hangs")
+	for name, body := range map[string]string{
+		"gpushare": `case $2 in show) echo "reason  it had 20 GiB of 12 GiB" ;; esac`,
+		"scontrol": "echo '   StdErr=" + hangs + "'",
+		"logger":   "",
+		"setpriv":  "while :; do sleep 1; done", // It has the path as an argument, as the real one.
+	} {
+		if err := programs.Write(filepath.Join(bin, name), "#!/bin/sh\n"+body+"\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, "sh", filepath.Join(root, "examples/slurm/epilog.sh"))
+	cmd.Env = []string{
+		"PATH=" + bin + ":" + os.Getenv("PATH"), "SLURM_CLUSTER_NAME=lab", "SLURM_JOB_ID=1", "SLURM_JOB_UID=65534", "SLURM_JOB_GID=65534",
+	}
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	for {
+		left := commandsWith(t, hangs)
+		if left == "" {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it left %s", left)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// commandsWith are the processes that have this argument.
+func commandsWith(t *testing.T, argument string) (found string) {
+	t.Helper()
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		b, err := os.ReadFile(file)
+		if err == nil && strings.Contains(string(b), "\x00"+argument+"\x00") {
+			found += " " + strings.ReplaceAll(string(b), "\x00", " ")
+		}
+	}
+	return found
+}
+
+// Every node of a cluster has the scripts, also one without GPUs and without gpushare: there they do nothing, and succeed.
+func TestSlurmScriptsWithoutGpushare(t *testing.T) {
+	t.Parallel()
+	for _, dir := range []string{"/usr/local/bin", "/opt/slurm/bin"} { // The scripts look there too.
+		if _, err := os.Stat(filepath.Join(dir, "gpushare")); err == nil {
+			t.Skipf("gpushare is installed in %s", dir)
+		}
+	}
+	bin := t.TempDir()
+	said := filepath.Join(bin, "said")
+	for _, name := range []string{"logger", "timeout", "scontrol"} {
+		if err := programs.Write(filepath.Join(bin, name), "#!/bin/sh\necho \"$0 $*\" >>\"$SAID\"\nexit 127\n"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, script := range []string{"prolog.sh", "epilog.sh", "health.sh"} {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+		defer cancel()
+		cmd := exec.CommandContext(ctx, "/bin/sh", filepath.Join(root, "examples/slurm", script))
+		cmd.Env = []string{
+			"PATH=" + bin, "SAID=" + said, "SLURM_CLUSTER_NAME=lab", "SLURM_JOB_ID=1", "SLURM_JOB_UID=65534", "SLURM_JOB_GID=65534",
+		}
+		if out, err := cmd.CombinedOutput(); err != nil || len(out) > 0 {
+			t.Errorf("%s: %v: %s", script, err, out)
+		}
+	}
+	if b, err := os.ReadFile(said); err == nil {
+		t.Errorf("they ran %s", b)
+	}
+}
+
+// Slurm ends a job by SIGTERM to all processes of its cgroup, and sends what 'scancel --signal' says, where the Prolog and the Epilog run too:
+// one that a signal ends drains the node.
 func TestSlurmScriptsOutliveTheEndOfTheirJob(t *testing.T) {
 	t.Parallel()
 	for script, did := range map[string]string{"prolog.sh": "has a lease", "epilog.sh": "released"} {
@@ -85,8 +170,8 @@ func TestSlurmScriptsOutliveTheEndOfTheirJob(t *testing.T) {
 		said := filepath.Join(bin, "said")
 		for name, body := range map[string]string{
 			"gpushare": `case $2 in
-			prolog) kill -TERM "$SCRIPT" && echo "has a lease" >>"$SAID" ;;
-			show) kill -TERM "$SCRIPT" ;;
+			prolog) for s in TERM HUP INT QUIT USR1 USR2; do kill -$s "$SCRIPT"; done && echo "has a lease" >>"$SAID" ;;
+			show) for s in TERM HUP INT QUIT USR1 USR2; do kill -$s "$SCRIPT"; done ;;
 			*) echo released >>"$SAID" ;;
 			esac`,
 			"scontrol": `exit 1`,
