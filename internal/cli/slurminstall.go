@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,7 +21,7 @@ import (
 // slurmSite is where the scripts of Slurm are, and what they are written with.
 type slurmSite struct {
 	dir, tenant, grant, node string
-	dry                      bool
+	dry, force               bool
 }
 
 func (f *slurmSite) add(c *cobra.Command) {
@@ -45,6 +46,10 @@ them, which it never edits:
 A second time it writes what another version wrote, and leaves what is the same. A file that gpushare did not
 write is not replaced, and then none is written. A site with a Prolog or an Epilog of its own keeps it: Slurm runs
 all files of prolog.d and epilog.d. Of TaskProlog and HealthCheckProgram it runs one: let yours call these.
+
+Write them on every node of the cluster before the lines are in slurm.conf, on nodes without GPUs too, where they
+do nothing: a pattern such as prolog.d/* that matches no file is a failure for Slurm, and the first job of such
+a node drains it.
 
 The directory and the files belong to root, and none may be a link: Slurm runs them as root.`,
 		Example: "  gpushare slurm install --dry-run\n  gpushare slurm install --tenant slurm --grant jobs",
@@ -136,7 +141,10 @@ func (a *app) slurmInstall(f *slurmSite) error {
 			return err
 		}
 	}
-	return a.slurmSiteDone(&out, "in slurm.conf, on each node and on the controller (without RunInJob before Slurm 24.05):")
+	return a.slurmSiteDone(
+		&out, "when every node of the cluster has these files, also one without GPUs, which its first job drains otherwise,\n"+
+			"in slurm.conf (without RunInJob before Slurm 24.05):",
+	)
 }
 
 func notOfGpushare(path string, s slurm.Script) error {
@@ -156,19 +164,25 @@ func (a *app) slurmUninstallCommand() *cobra.Command {
 		Short: "Remove what 'gpushare slurm install' wrote",
 		Args:  noArgs,
 		Long: `Uninstall removes the scripts that 'gpushare slurm install' wrote, of any version. Files that gpushare did not
-write stay, and so do the directories prolog.d and epilog.d. It prints the lines of slurm.conf that run them: remove
-these first, because a job whose TaskProlog is missing does not start. Jobs that run keep their leases until they end.`,
+write stay, and so do the directories prolog.d and epilog.d. It prints the lines of slurm.conf that run them.
+
+It is refused while Slurm runs a script that would be removed ('scontrol show config'), and if that is not known: a
+Prolog or an Epilog that is missing drains the node at its next job, and a job whose TaskProlog is missing does not
+start. Remove the lines from slurm.conf first, and reconfigure; --force removes the scripts nevertheless. Jobs that
+run keep their leases until they end.`,
 		Example: "  gpushare slurm uninstall --dry-run\n  gpushare slurm uninstall",
-		RunE: func(*cobra.Command, []string) error {
-			return a.slurmUninstall(&f)
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return a.slurmUninstall(cmd.Context(), &f)
 		},
 	}
 	f.add(c)
+	c.Flags().BoolVar(&f.force, "force", false, "also if Slurm runs them, which drains the node")
 	return c
 }
 
-func (a *app) slurmUninstall(f *slurmSite) error {
+func (a *app) slurmUninstall(ctx context.Context, f *slurmSite) error {
 	out := api.SlurmInstall{SchemaVersion: 1, Directory: f.dir, DryRun: f.dry, SlurmConf: slurm.SiteLines(f.dir)}
+	var removed []slurm.Script
 	for _, s := range slurm.Scripts() {
 		path := filepath.Join(f.dir, s.File)
 		if err := siteDirectories(f.dir, filepath.Dir(path)); err != nil {
@@ -184,14 +198,53 @@ func (a *app) slurmUninstall(f *slurmSite) error {
 			file.Done = "absent"
 		case was == "":
 			file.Done = "kept"
-		case !f.dry:
-			if err := os.Remove(path); err != nil {
-				return fmt.Errorf("cannot remove %s: %w", path, err)
-			}
+		default:
+			removed = append(removed, s)
 		}
 		out.Files = append(out.Files, file)
 	}
+	if !f.force {
+		if err := a.refuseRunning(ctx, f.dir, removed); err != nil {
+			return err
+		}
+	}
+	for _, file := range out.Files {
+		if f.dry || file.Done != "removed" {
+			continue
+		}
+		if err := os.Remove(file.Path); err != nil {
+			return fmt.Errorf("cannot remove %s: %w", file.Path, err)
+		}
+	}
 	return a.slurmSiteDone(&out, "no longer in slurm.conf:")
+}
+
+// refuseRunning refuses to remove scripts that Slurm runs, or may run.
+func (a *app) refuseRunning(ctx context.Context, dir string, scripts []slurm.Script) error {
+	if len(scripts) == 0 {
+		return nil
+	}
+	settings, err := a.slurmSettings(ctx)
+	if err != nil {
+		return &api.Error{
+			Kind:    api.KindConflict,
+			Message: "cannot remove the scripts in " + dir + ": whether Slurm runs them is not known: " + err.Error(),
+			Hint:    "nothing was changed; a script that Slurm runs and that is missing drains the node: if no slurm.conf runs them, 'gpushare slurm uninstall --force'",
+		}
+	}
+	for _, s := range scripts {
+		if s.Runs(settings, dir) {
+			return &api.Error{
+				Kind: api.KindConflict,
+				Message: fmt.Sprintf(
+					"cannot remove %s: Slurm runs it (%s=%s), and without it %s", filepath.Join(dir, s.File), s.Setting,
+					strings.Join(settings[s.Setting], ","), s.Missing,
+				),
+				Hint: "nothing was changed; remove the lines from slurm.conf and 'scontrol reconfigure' first, or --force",
+			}
+		}
+	}
+	return nil
 }
 
 // siteDirectories refuses a directory that a script would not be safe in: Slurm runs it as root. One that is not there is created later.

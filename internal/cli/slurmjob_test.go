@@ -227,10 +227,45 @@ func TestSlurmHealthDrainsForAnUnusableGPUAlone(t *testing.T) {
 	}
 }
 
-// site runs install, uninstall and check in a directory.
+// siteCommand runs install, uninstall and check in a directory, where Slurm runs no script.
 func siteCommand(t *testing.T, args ...string) result {
 	t.Helper()
-	return runSlurm(t, ofSlurm(t, map[string]string{"slurmd": "", "scontrol": ""}), args...)
+	return runSlurm(t, ofSlurm(t, map[string]string{"slurmd": "", "scontrol": "ClusterName = lab\nProlog = (null)"}), args...)
+}
+
+// A script that Slurm runs, or may run, is not removed: without it the node is drained. Then none is.
+func TestSlurmUninstallRefuses(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 || !strings.Contains(r.out, "its first job drains otherwise") {
+		t.Fatalf("%d: %s%s", r.code, r.out, r.err)
+	}
+	for _, c := range []struct{ name, config, says string }{
+		{"a pattern", "Prolog[0] = " + dir + "/prolog.d/*", "the first job drains the node"},
+		{"a file", "ClusterName = lab\nEpilog = " + dir + "/epilog.d/gpushare", "the first job drains the node"},
+		{"TaskProlog", "TaskProlog = " + dir + "/gpushare-taskprolog", "no task starts"},
+		{"no answer", "", "whether Slurm runs them is not known"},
+	} {
+		for _, more := range []string{"", "--dry-run"} {
+			args := []string{"uninstall", "--dir", dir}
+			if more != "" {
+				args = append(args, more)
+			}
+			r := runSlurm(t, ofSlurm(t, map[string]string{"scontrol": c.config}), args...)
+			if r.code != api.ExitConflict || !strings.Contains(r.err, c.says) || !strings.Contains(r.err, "--force") {
+				t.Errorf("%s: it exits with %d: %s%s", c.name, r.code, r.out, r.err)
+			}
+			for _, f := range siteFiles {
+				if _, err := os.Stat(filepath.Join(dir, f)); err != nil {
+					t.Errorf("%s: %v", c.name, err)
+				}
+			}
+		}
+	}
+	r := runSlurm(t, ofSlurm(t, map[string]string{"scontrol": ""}), "uninstall", "--dir", dir, "--force")
+	if r.code != 0 || strings.Count(r.out, " removed\n") != 4 {
+		t.Errorf("--force: %d: %s%s", r.code, r.out, r.err)
+	}
 }
 
 var siteFiles = []string{"prolog.d/gpushare", "epilog.d/gpushare", "gpushare-taskprolog", "gpushare-health"}
@@ -370,14 +405,28 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 	}
 	whole := "Prolog[0] = " + dir + "/prolog.d/*\nEpilog[0] = " + dir + "/epilog.d/gpushare\nTaskProlog = " + dir + "/gpushare-taskprolog\nHealthCheckProgram = " + dir + "/gpushare-health"
 	check := func(text map[string]string) result { return runSlurm(t, ofSlurm(t, text), "check", "--dir", dir) }
-	if r := check(
-		config(whole),
-	); r.code != api.ExitDegraded ||
-		!strings.Contains(r.out, "gpushare-taskprolog, which is not there: no task starts") {
-		// Without a script of gpushare only what breaks jobs is a difference.
-		if r.code != 0 || !strings.Contains(r.out, "no script of gpushare is in "+dir) {
-			t.Errorf("none: %d, %s", r.code, r.out)
+	// Without a script of gpushare what Slurm runs is a difference if it is not there.
+	r := check(config(whole))
+	for _, says := range []string{
+		"no script of gpushare is in " + dir,
+		dir + "/prolog.d/*, which is not there: the first job drains the node",
+		dir + "/epilog.d/gpushare, which is not there: the first job drains the node",
+		dir + "/gpushare-taskprolog, which is not there: no task starts",
+		dir + "/gpushare-health, which is not there",
+	} {
+		if r.code != api.ExitDegraded || !strings.Contains(r.out, says) {
+			t.Errorf("none: %d, not %q: %s", r.code, says, r.out)
 		}
+	}
+	if r := check(config("")); r.code != 0 || !strings.Contains(r.out, "no script of gpushare is in "+dir) {
+		t.Errorf("none, and Slurm runs none: %d, %s", r.code, r.out)
+	}
+	own := filepath.Join(dir, "prolog.d/site")
+	if err := errors.Join(os.Mkdir(filepath.Dir(own), 0o755), os.WriteFile(own, []byte("#!/bin/sh\n"), 0o755)); err != nil {
+		t.Fatal(err)
+	}
+	if r := check(config("Prolog = " + dir + "/prolog.d/*")); r.code != 0 {
+		t.Errorf("a Prolog of the site: %d, %s", r.code, r.out)
 	}
 	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 {
 		t.Fatal(r.err)
@@ -390,6 +439,10 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 		{"whole", whole, 0, "knows the GPUs of node1 as they are"},
 		{"without the Prolog", strings.Replace(whole, "prolog.d/*", "prolog.d/other", 1), api.ExitDegraded, "does not run " + dir + "/prolog.d/gpushare"},
 		{"without TaskProlog", strings.Replace(whole, "TaskProlog", "X", 1), 0, "note: slurm.conf does not run " + dir + "/gpushare-taskprolog"},
+		{"without cgroups", whole + "\nProctrackType = proctrack/linuxproc", api.ExitDegraded, "ProctrackType is proctrack/linuxproc"},
+		{"with cgroups", whole + "\nProctrackType = proctrack/cgroup\nTaskPlugin = task/affinity,task/cgroup\nConstrainDevices = yes", 0, "as they are"},
+		{"without task/cgroup", whole + "\nTaskPlugin = task/affinity", 0, "note: each job may open the GPUs of others: add task/cgroup"},
+		{"open devices", whole + "\nConstrainDevices = no", 0, "note: each job may open the GPUs of others: ConstrainDevices"},
 		{"without Contain", whole + "\nPrologFlags = (null)", 0, "as they are"},
 	} {
 		if r := check(config(c.config)); r.code != c.code || !strings.Contains(r.out, c.says) {

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -12,8 +13,8 @@ import (
 	"github.com/gpushare/gpushare/internal/version"
 )
 
-// compareSite adds to a comparison whether the scripts of 'gpushare slurm install' are there, are of this version, and are run. Where none
-// is there it is a note: a site may have scripts of its own.
+// compareSite adds to a comparison whether the scripts of 'gpushare slurm install' are there, are of this version, and are run, and whether
+// what Slurm runs is there. Where no script of gpushare is there it is a note: a site may have scripts of its own.
 func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) {
 	var written []slurm.Script
 	for _, s := range slurm.Scripts() {
@@ -34,15 +35,43 @@ func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) 
 	}
 	if len(written) == 0 {
 		out.Notes = append(out.Notes, "no script of gpushare is in "+dir+": 'gpushare slurm install' writes what gives jobs a lease")
+	}
+	settings, err := a.slurmSettings(ctx)
+	if err != nil {
+		if len(written) > 0 {
+			out.Unknown = append(out.Unknown, "which scripts Slurm runs: "+err.Error())
+		}
 		return
 	}
+	compareMissing(dir, settings, out)
+	if len(written) > 0 {
+		compareSettings(dir, written, settings, out)
+	}
+}
+
+// slurmSettings are the settings of slurm.conf that slurmctld has.
+func (a *app) slurmSettings(ctx context.Context) (map[string][]string, error) {
 	text, err := a.slurmProgram(ctx, "scontrol", "show", "config")
 	settings := slurm.Settings(text)
 	if len(settings) == 0 {
-		out.Unknown = append(out.Unknown, "which scripts Slurm runs: "+why(err, "'scontrol show config' names no setting"))
-		return
+		return nil, errors.New(why(err, "'scontrol show config' names no setting"))
 	}
-	a.compareSettings(dir, written, settings, out)
+	return settings, nil
+}
+
+// compareMissing reports what Slurm runs and is not there, of gpushare or not: Slurm takes a pattern that matches nothing for a failure.
+func compareMissing(dir string, settings map[string][]string, out *api.SlurmCheck) {
+	for _, s := range slurm.Scripts() {
+		for _, pattern := range s.Patterns(settings, dir) {
+			if found, err := filepath.Glob(pattern); err != nil || len(found) > 0 {
+				continue
+			}
+			differs(
+				out, fmt.Sprintf("'gpushare slurm install', or remove %s from slurm.conf", s.Setting),
+				"slurm.conf runs %s, which is not there: %s", pattern, s.Missing,
+			)
+		}
+	}
 }
 
 func differs(out *api.SlurmCheck, remedy, format string, args ...any) {
@@ -50,15 +79,13 @@ func differs(out *api.SlurmCheck, remedy, format string, args ...any) {
 }
 
 // compareSettings compares what Slurm runs with the scripts that are there.
-func (a *app) compareSettings(dir string, written []slurm.Script, settings map[string][]string, out *api.SlurmCheck) {
+func compareSettings(dir string, written []slurm.Script, settings map[string][]string, out *api.SlurmCheck) {
 	for _, s := range slurm.Scripts() {
 		path := filepath.Join(dir, s.File)
 		there := slices.ContainsFunc(written, func(o slurm.Script) bool { return o.File == s.File })
 		runs := s.Runs(settings, dir)
 		leases := s.Setting == "Prolog" || s.Setting == "Epilog"
 		switch {
-		case !there && s.Setting == "TaskProlog" && runs:
-			differs(out, "'gpushare slurm install', or remove TaskProlog", "slurm.conf runs %s, which is not there: no task starts", path)
 		case !there && leases:
 			differs(out, "'gpushare slurm install'", "%s is not there", path)
 		case there && !runs && leases:
@@ -67,15 +94,36 @@ func (a *app) compareSettings(dir string, written []slurm.Script, settings map[s
 			out.Notes = append(out.Notes, fmt.Sprintf("slurm.conf does not run %s: %s=%s", path, s.Setting, filepath.Join(dir, s.Pattern)))
 		}
 	}
+	comparePlugins(settings, out)
 	flags := strings.Split(strings.Join(settings["PrologFlags"], ","), ",")
 	for _, flag := range []string{"Alloc", "Contain"} {
 		if !slices.Contains(flags, flag) {
 			differs(
 				out,
-				"slurm.conf: PrologFlags=Alloc,Contain,RunInJob, without RunInJob before 24.05",
+				"slurm.conf: add Alloc,Contain,RunInJob to PrologFlags, without RunInJob before 24.05",
 				"PrologFlags of slurm.conf lacks %s",
 				flag,
 			)
 		}
+	}
+}
+
+// comparePlugins reports what leases need of Slurm besides the scripts. A setting that is not printed is not known.
+func comparePlugins(settings map[string][]string, out *api.SlurmCheck) {
+	has := func(name, value string) bool {
+		list := strings.Split(strings.ToLower(strings.Join(settings[name], ",")), ",")
+		return len(settings[name]) == 0 || slices.Contains(list, value)
+	}
+	if !has("ProctrackType", "proctrack/cgroup") {
+		differs(
+			out, "slurm.conf: ProctrackType=proctrack/cgroup, then restart slurmd",
+			"jobs have no cgroup that a lease is bound to: ProctrackType is %s", strings.Join(settings["ProctrackType"], ","),
+		)
+	}
+	if !has("TaskPlugin", "task/cgroup") {
+		out.Notes = append(out.Notes, "each job may open the GPUs of others: add task/cgroup to TaskPlugin of slurm.conf")
+	}
+	if !has("ConstrainDevices", "yes") {
+		out.Notes = append(out.Notes, "each job may open the GPUs of others: ConstrainDevices=yes is not in cgroup.conf")
 	}
 }

@@ -11,15 +11,16 @@ type Script struct {
 	Setting string // of slurm.conf
 	File    string // below the directory of the site
 	Pattern string // what the setting names there: the file, or all of its directory, because Slurm runs several
+	Missing string // what Slurm does if what the setting names is not there
 }
 
 // Scripts are the scripts of a node.
 func Scripts() []Script {
 	return []Script{
-		{"Prolog", "prolog.d/gpushare", "prolog.d/*"},
-		{"Epilog", "epilog.d/gpushare", "epilog.d/*"},
-		{"TaskProlog", "gpushare-taskprolog", "gpushare-taskprolog"},
-		{"HealthCheckProgram", "gpushare-health", "gpushare-health"},
+		{"Prolog", "prolog.d/gpushare", "prolog.d/*", "the first job drains the node"},
+		{"Epilog", "epilog.d/gpushare", "epilog.d/*", "the first job drains the node"},
+		{"TaskProlog", "gpushare-taskprolog", "gpushare-taskprolog", "no task starts"},
+		{"HealthCheckProgram", "gpushare-health", "gpushare-health", "the health of the node is not checked"},
 	}
 }
 
@@ -81,15 +82,23 @@ func Settings(text string) map[string][]string {
 
 // Runs reports whether Slurm runs the script in a directory, with these settings.
 func (s *Script) Runs(settings map[string][]string, dir string) bool {
+	for _, word := range s.Patterns(settings, dir) {
+		if ok, err := path.Match(word, path.Join(dir, s.File)); ok && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// Patterns are what the setting of the script names: files, or patterns of them.
+func (s *Script) Patterns(settings map[string][]string, dir string) (out []string) {
 	for _, value := range settings[s.Setting] {
 		for word := range strings.SplitSeq(value, ",") {
 			if !path.IsAbs(word) {
 				word = path.Join(dir, word)
 			}
-			if ok, err := path.Match(word, path.Join(dir, s.File)); ok && err == nil {
-				return true
-			}
+			out = append(out, word)
 		}
 	}
-	return false
+	return out
 }

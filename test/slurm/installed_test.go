@@ -46,7 +46,9 @@ func TestInstalledScripts(t *testing.T) {
 	s.slurm(ctx, "scontrol reconfigure")
 	check := "gpushare slurm check --node node1 --dir " + dir
 	s.await(ctx, "Slurm does not run the scripts", func() bool {
-		return strings.Contains(s.slurm(ctx, check+"; echo exits with $?"), "exits with 0")
+		// The cgroups of jobs are of these tests, and not of Slurm.
+		out := s.slurm(ctx, check+"; echo exits with $?")
+		return strings.Contains(out, "ProctrackType is proctrack/linuxproc") && strings.Contains(out, "1 difference on node1\nexits with 6")
 	})
 	s.batch("job", "echo has $CUDA_VISIBLE_DEVICES $GPUSHARE_LEASE\nwhile ! [ -e end ]; do sleep 0.1; done\n")
 	id := s.slurm(ctx, "sbatch --parsable -o %j.out --gres=shard:4 job")
@@ -71,7 +73,10 @@ func TestInstalledScripts(t *testing.T) {
 		n := s.slurm(ctx, "scontrol -o show node node1")
 		return strings.Contains(n, "DRAIN") && strings.Contains(n, "Reason=gpushare: GPU 0 is lost")
 	})
-	out := s.slurm(ctx, "gpushare slurm uninstall --dir "+dir)
+	if out := s.slurm(ctx, "gpushare slurm uninstall --dir "+dir+" 2>&1; echo exits with $?"); !strings.Contains(out, "Slurm runs it") {
+		t.Errorf("uninstall of what Slurm runs says %s", out)
+	}
+	out := s.slurm(ctx, "gpushare slurm uninstall --force --dir "+dir)
 	left, err := filepath.Glob(dir + "/*.d/*")
 	scripts, _ := filepath.Glob(dir + "/gpushare-*")
 	if err != nil || strings.Join(left, " ") != dir+"/epilog.d/a-site" || len(scripts) > 0 {
