@@ -2,9 +2,12 @@ package cli
 
 import (
 	"bytes"
+	"context"
 	"slices"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/client"
 	"github.com/gpushare/gpushare/internal/remote"
 )
 
@@ -27,6 +30,12 @@ func SetNameTimeout(d time.Duration) (reset func()) {
 
 // ForgetSlurm lets tests find the programs of Slurm by PATH alone.
 func ForgetSlurm() { installedSlurm = nil }
+
+// AttachJob is attachJob with a daemon behind a socket.
+func AttachJob(ctx context.Context, socket string, env []string, q, plain api.EngineRequest) (*api.LeaseGrant, error) {
+	a := &app{env: env, client: client.Client{Socket: socket}}
+	return a.attachJob(ctx, a.prologLimit(), q, plain)
+}
 
 // SetHostRoot sets where the processes of the host are found.
 func SetHostRoot(dir string) { hostRoot = dir }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
@@ -123,6 +124,62 @@ func TestSlurmPrologFailsForAnUnusableGPUAlone(t *testing.T) {
 				t.Errorf("the task prints %q, exit code %d", r.out, r.code)
 			}
 		})
+	}
+}
+
+// An option that gpushared refuses leaves no job without a lease, because one without a lease has no limit.
+func TestSlurmPrologRequestsWithoutRefusedOptions(t *testing.T) {
+	t.Parallel()
+	memory, less, share := api.Bytes(8<<30), api.Bytes(3<<30), api.Percent(100)
+	plain := api.EngineRequest{Key: "slurm:lab:42:0", GPUMemory: &memory}
+	withShare, withLess := plain, plain
+	withShare.Share, withLess.GPUMemory = &share, &less
+	for _, c := range []struct {
+		name     string
+		q        api.EngineRequest
+		kind     api.Kind
+		requests int
+		fails    bool
+	}{
+		{"a share", withShare, api.KindDenied, 2, false},
+		{"less memory", withLess, api.KindConflict, 2, false},
+		{"no option", plain, api.KindDenied, 1, true},
+		{"no answer", withShare, api.KindUnavailable, 2, true},
+	} {
+		j, n := ofJob(t, nil), 0
+		socket := fakeDaemon(t, routes{"POST /v1/engine/leases": http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			n++
+			var q api.EngineRequest
+			if err := json.NewDecoder(r.Body).Decode(&q); err != nil || q.BindTimeout == nil || *q.BindTimeout < api.Duration(time.Hour) {
+				t.Errorf("%s: %+v, %v", c.name, q, err)
+			}
+			if q.Share == nil && *q.GPUMemory == memory && c.name != "no option" {
+				_ = json.NewEncoder(w).Encode(api.LeaseGrant{})
+				return
+			}
+			w.WriteHeader(c.kind.Status())
+			_ = json.NewEncoder(w).Encode(map[string]any{"error": &api.Error{Kind: c.kind, Message: "no"}})
+		})})
+		granted, err := cli.AttachJob(t.Context(), socket, j.env, c.q, plain)
+		if n != c.requests || (err != nil) != c.fails || !c.fails && granted == nil {
+			t.Errorf("%s: %d requests, %v, %v", c.name, n, granted, err)
+		}
+		said, _ := os.ReadFile(filepath.Join(j.bin, "journal"))
+		if strings.Contains(string(said), "slurm:lab:42:0 is requested without its options") != !c.fails {
+			t.Errorf("%s: the journal has %q", c.name, said)
+		}
+	}
+}
+
+// A job whose amount cannot be read gets the smallest one, and not none: its user chooses the form.
+func TestSlurmPrologOfAnUnreadableAmount(t *testing.T) {
+	t.Parallel()
+	for _, q := range []string{"42|gres/shard:1K|N/A|N/A|N/A|", "42|gres/shard:a:1,gres/shard:b:1|N/A|N/A|N/A|", "42|N/A|gres/shard=2|N/A|N/A|"} {
+		j := ofJob(t, map[string]string{"squeue": q})
+		_, said := j.run(routes{"GET /v1/status": jobNode()}, "prolog")
+		if !strings.Contains(said, "job 42: this job has 1 GiB of GPU memory: ") || !strings.Contains(said, "the cgroups of jobs are not found") {
+			t.Errorf("%s: it says %q", q, said) // It got as far as the cgroup.
+		}
 	}
 }
 

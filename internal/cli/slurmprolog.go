@@ -22,7 +22,8 @@ const (
 	prologTimeout = 2 * time.Second  // for each command and each request, GPUSHARE_PROLOG_SECONDS says otherwise
 	mostProlog    = 10 * time.Minute // what it may say
 	prologWaits   = 4                // of these at most, together
-	slurmBind     = api.Duration(time.Minute)
+	// A Prolog of the site may run after this one: a lease that ended before the job started would end its key too. The Epilog releases it.
+	slurmBind = api.Duration(6 * time.Hour)
 )
 
 // prologLimit is for how long a script of Slurm waits for one command.
@@ -44,7 +45,8 @@ func (a *app) slurmPrologCommand() *cobra.Command {
 environment that Slurm gives a Prolog, finds its GPUs by the order in which slurmd counts them ('slurmd -G'),
 and requests one keyed lease, slurm:CLUSTER:JOB:RESTART, for the cgroup of the job: as much GPU memory as it
 has shards of 1 GiB, its MIG instance, or its whole GPUs, if a grant of the tenant is of them. Of a shared GPU
-it has what --gpu-memory and --gpu-share of the SPANK plug-in say, and never more than its shards.
+it has what --gpu-memory and --gpu-share of the SPANK plug-in say, and never more than its shards. If the amount
+cannot be read from what the job requests, it is 1 GiB; a request that is refused with options is made without.
 
 A job without a lease runs; why it has none is in the journal (gpushare-prolog) and in its output, if
 Slurm's TaskProlog is that of gpushare. The exit code is 0, also when Slurm or gpushared does not answer: another
@@ -120,21 +122,20 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 			return note, &unusableGPU{places[i].Unusable}
 		}
 	}
-	shards := uint64(0)
-	if places[0].Shared {
-		text, err := a.slurmProgramWithin(ctx, limit, "squeue", "-h", "-j", strconv.FormatUint(job.ID, 10), "-O", slurm.RequestFields)
-		if err != nil {
-			return note, err
-		}
-		if shards, err = job.Shards(text); err != nil {
-			return note, err
-		}
+	shards, notice, err := a.shardsOf(ctx, limit, job, places)
+	if err != nil {
+		return note, err
 	}
 	request, err := job.Request(places, shards, t, status)
 	if err != nil {
 		return note, err
 	}
-	for _, line := range slurm.TakeOptions(&request, places[0].Shared, a.getenv) {
+	plain := request
+	var most *api.Percent
+	if places[0].Shared && slurm.HasShare(a.getenv) {
+		most = slurm.MostShare(a.specWithin(ctx, limit), status, t, places[0].GPU, request.GPUMemory)
+	}
+	for _, line := range slurm.TakeOptions(&request, places[0].Shared, most, a.getenv) {
 		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: %s", job.ID, line))
 	}
 	own, err := procfs.Cgroup(os.Getpid())
@@ -144,11 +145,33 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 	if request.Cgroup, err = job.Cgroup(own, cgroupExists()); err != nil {
 		return note, err
 	}
-	granted, err := a.attachJob(ctx, limit, request)
+	plain.Cgroup = request.Cgroup
+	granted, err := a.attachJob(ctx, limit, request, plain)
 	if err != nil {
 		return note, err
 	}
-	return slurm.NoteOf(places, granted), nil
+	note = slurm.NoteOf(places, granted)
+	note.Notice = notice
+	return note, nil
+}
+
+// shardsOf is how many shards a job has on a shared GPU. One whose amount cannot be read has the least: a user chooses the form of the
+// request, and would choose one without a limit. notice says so.
+func (a *app) shardsOf(ctx context.Context, limit time.Duration, job *slurm.Job, places []slurm.Place) (n uint64, notice string, err error) {
+	if !places[0].Shared {
+		return 0, "", nil
+	}
+	text, err := a.slurmProgramWithin(ctx, limit, "squeue", "-h", "-j", strconv.FormatUint(job.ID, 10), "-O", slurm.RequestFields)
+	if err != nil {
+		return 0, "", err
+	}
+	n, err = job.Shards(text)
+	if amount, ok := errors.AsType[*slurm.AmountError](err); ok {
+		notice = fmt.Sprintf("this job has %d GiB of GPU memory: %v", slurm.LeastShards, amount)
+		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: %s", job.ID, notice))
+		return slurm.LeastShards, notice, nil
+	}
+	return n, "", err
 }
 
 // slurmdCounts is what slurmd makes of its files: the order in which it counts GPUs.
@@ -187,11 +210,28 @@ func (a *app) statusWithin(ctx context.Context, limit time.Duration) (*api.Statu
 	return again(ctx, limit, a.client.Status)
 }
 
-// attachJob registers the lease. The same key is the same lease, so a second request does no harm.
-func (a *app) attachJob(ctx context.Context, limit time.Duration, q api.EngineRequest) (*api.LeaseGrant, error) {
+// specWithin reads the spec with its defaults; nil: it is not known.
+func (a *app) specWithin(ctx context.Context, limit time.Duration) *api.Spec {
+	document, err := again(ctx, limit, a.client.Spec)
+	if err != nil || document.Spec == nil {
+		return nil
+	}
+	document.Spec.Normalize()
+	return document.Spec
+}
+
+// attachJob registers the lease. The same key is the same lease, so a second request does no harm. plain is the request without the options
+// of the user: it is made if the other is refused, so that no option leaves a job without a lease, which is without a limit.
+func (a *app) attachJob(ctx context.Context, limit time.Duration, q, plain api.EngineRequest) (*api.LeaseGrant, error) {
 	bind := slurmBind
-	q.BindTimeout = &bind
-	return again(ctx, limit, func(ctx context.Context) (*api.LeaseGrant, error) { return a.client.AttachEngine(ctx, q) })
+	q.BindTimeout, plain.BindTimeout = &bind, &bind
+	granted, err := again(ctx, limit, func(ctx context.Context) (*api.LeaseGrant, error) { return a.client.AttachEngine(ctx, q) })
+	refused, ok := errors.AsType[*api.Error](err)
+	if !ok || refused.Kind == api.KindUnavailable || q.GPUMemory == plain.GPUMemory && q.Share == plain.Share {
+		return granted, err
+	}
+	a.toJournal("gpushare-prolog", fmt.Sprintf("%s is requested without its options: with them it is refused: %v", q.Key, err))
+	return again(ctx, limit, func(ctx context.Context) (*api.LeaseGrant, error) { return a.client.AttachEngine(ctx, plain) })
 }
 
 // cgroupExists reports whether a cgroup of version 2 is there.

@@ -72,39 +72,70 @@ func (j *Job) Cgroup(own string, exists func(string) bool) (string, error) {
 // comment of a job are in what 'scontrol show job' prints: a name may have lines of its own there, and look like what Slurm says.
 const RequestFields = "JobId:|,tres-per-node:|,tres-per-task:|,tres-per-job:|,tres-per-socket:|"
 
-// Shards is how many shards a job requests on each node; 0: none. text is what 'squeue -h -j ID -O' printed for RequestFields.
+// LeastShards is what a job has whose amount cannot be read: a lease with the smallest amount, so that no form of a request is without limit.
+const LeastShards = 1
+
+// AmountError is why the amount of a job cannot be read from what it requests.
+type AmountError struct{ why string }
+
+func (e *AmountError) Error() string { return e.why }
+
+func noAmount(format string, args ...any) error {
+	return &AmountError{fmt.Sprintf(format, args...) + ": submit it with --gres=shard:N"}
+}
+
+// Shards is how many shards a job requests on each node; 0: it requests GPUs, and no shards. text is what 'squeue -h -j ID -O' printed for
+// RequestFields. An AmountError means that the job requests something else.
 func (j *Job) Shards(text string) (uint64, error) {
 	for line := range strings.Lines(text) {
 		fields := strings.Split(strings.TrimRight(line, "\n"), "|")
 		if len(fields) < 5 || fields[0] != strconv.FormatUint(j.ID, 10) {
 			continue // another part of a heterogeneous job
 		}
-		if of, _, _ := shardsOf(strings.Join(fields[2:5], ",")); of {
-			return 0, errors.New("it does not request its shards by node: submit it with --gres=shard:N")
+		others := requestOf(strings.Join(fields[2:5], ","))
+		if others.has {
+			return 0, noAmount("it does not request its shards by node")
 		}
-		_, n, err := shardsOf(fields[1])
-		return n, err
+		q := requestOf(fields[1])
+		switch {
+		case q.err != nil:
+			return 0, q.err
+		case !q.has && !q.gpu && !others.gpu:
+			return 0, noAmount("it requests neither shards nor a GPU")
+		}
+		return q.shards, nil
 	}
 	return 0, errors.New("squeue did not say what it requests")
 }
 
-// shardsOf reads a list such as gres/gpu:h100:1,gres/shard:12 (before 23.11: gres:shard:12).
-func shardsOf(list string) (has bool, n uint64, err error) {
+// requested is what a list requests of GPUs.
+type requested struct {
+	gpu, has bool // GPUs, shards
+	shards   uint64
+	err      error // why the shards are not known
+}
+
+// requestOf reads a list such as gres/gpu:h100:1,gres/shard:12 (before 23.11: gres:shard:12; 24.11 takes shard=12 too).
+func requestOf(list string) (q requested) {
 	for item := range strings.SplitSeq(list, ",") {
-		words := strings.Split(strings.Replace(strings.TrimSpace(item), "gres/", "gres:", 1), ":")
-		if len(words) < 2 || words[0] != "gres" || words[1] != "shard" {
+		name := strings.ToLower(strings.TrimSpace(item))
+		name = strings.TrimPrefix(strings.TrimPrefix(name, "gres/"), "gres:")
+		words := strings.FieldsFunc(name, func(r rune) bool { return r == ':' || r == '=' })
+		if len(words) == 0 || !strings.HasPrefix(words[0], "shard") {
+			q.gpu = q.gpu || len(words) > 0 && words[0] == "gpu"
 			continue
 		}
-		count := uint64(1)
-		if last := words[len(words)-1]; len(words) > 2 {
-			if count, err = strconv.ParseUint(last, 10, 32); err != nil || count == 0 {
-				return true, 0, fmt.Errorf("its shards are not a number: %q", item)
-			}
+		count, err := uint64(1), error(nil)
+		if len(words) > 1 {
+			count, err = strconv.ParseUint(words[len(words)-1], 10, 32)
 		}
-		if has {
-			return true, 0, fmt.Errorf("it requests shards of two types: %q", list)
+		switch {
+		case q.has:
+			q.err = noAmount("it requests shards of two types: %q", list)
+		case words[0] != "shard" || len(words) > 3 || err != nil || count == 0:
+			q.err = noAmount("its shards are not a number: %q", item)
 		}
-		has, n = true, count
+		q.has, q.shards = true, count
 	}
-	return has, n, nil
+	return q
 }

@@ -61,7 +61,18 @@ func TestShardsOfARequest(t *testing.T) {
 		{"42|gres/shard|N/A|N/A|N/A|\n", 1, ""},
 		{"42|gres/gpu:a100:1,gres/shard:h100-shared:3|N/A|N/A|N/A|\n", 3, ""},
 		{"42|gres/gpu:shard:3|N/A|N/A|N/A|\n", 0, ""},
-		{"42|N/A|N/A|N/A|N/A|\n", 0, ""},
+		{"42|gres/shard=12|N/A|N/A|N/A|\n", 12, ""},
+		{"42|gres/shard:h100-shared=3|N/A|N/A|N/A|\n", 3, ""},
+		{"42|shard:3|N/A|N/A|N/A|\n", 3, ""},
+		{"42|gres/gpu=1|N/A|N/A|N/A|\n", 0, ""},
+		{"42|N/A|N/A|gres/gpu:1|N/A|\n", 0, ""},
+		{"42|N/A|N/A|N/A|N/A|\n", 0, "neither shards nor a GPU"},
+		{"42|gres/shard:1,gres/shard=9|N/A|N/A|N/A|\n", 0, "two types"},
+		{"42|gres/gpu:1,gres/shards:9|N/A|N/A|N/A|\n", 0, "not a number"},
+		{"42|gres/gpu:1,gres/shard(9)|N/A|N/A|N/A|\n", 0, "not a number"},
+		{"42|gres:shard:a:b:9|N/A|N/A|N/A|\n", 0, "not a number"},
+		{"42|N/A|gres/shard=2|N/A|N/A|\n", 0, "by node"},
+		{"42|N/A|gres/shards=2|N/A|N/A|\n", 0, "by node"},
 		{"41|gres/shard:9|N/A|N/A|N/A|\n42|gres/shard:2|N/A|N/A|N/A|\n", 2, ""},
 		{"421|gres/shard:9|N/A|N/A|N/A|\n", 0, "squeue did not say"},
 		{"", 0, "squeue did not say"},
@@ -74,6 +85,9 @@ func TestShardsOfARequest(t *testing.T) {
 		{"42|N/A|N/A|N/A|gres/shard:4|\n", 0, "by node"},
 	} {
 		n, err := (&Job{ID: 42}).Shards(c.text)
+		if _, ok := errors.AsType[*AmountError](err); ok != (c.fails != "" && c.fails != "squeue did not say") {
+			t.Errorf("%q: %v is an AmountError: %v", c.text, err, ok)
+		}
 		if n != c.n || (err == nil) != (c.fails == "") || err != nil && !strings.Contains(err.Error(), c.fails) {
 			t.Errorf("%q: %d, %v; want %d, %q", c.text, n, err, c.n, c.fails)
 		}
@@ -263,6 +277,10 @@ func TestNoteOfAJob(t *testing.T) {
 	}
 	n = &Note{Refused: "no\nplace"}
 	if got := n.ForTask(env("SLURM_LOCALID", "0")); len(got) != 1 || got[0] != "print gpushare: this job has no lease: no place" {
+		t.Errorf("%q", got)
+	}
+	n.Refused, n.Notice = "", "this job has\n1 GiB"
+	if got := n.ForTask(env("SLURM_LOCALID", "0")); len(got) != 1 || got[0] != "print gpushare: this job has 1 GiB" {
 		t.Errorf("%q", got)
 	}
 	if got := n.ForTask(env("SLURM_LOCALID", "1")); len(got) != 0 {

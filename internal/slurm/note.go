@@ -13,6 +13,7 @@ import (
 // Note is what the Prolog leaves for the tasks of its job: they run as its user, who may not ask for the lease of a key.
 type Note struct {
 	Refused     string            `json:"refused,omitempty"`     // why the job has no lease; empty: it has one, or the site gives none of what it has
+	Notice      string            `json:"notice,omitempty"`      // why its lease is not what it requests
 	Devices     map[string]string `json:"devices,omitempty"`     // by what SLURM_JOB_GPUS says, what CUDA calls it
 	Environment map[string]string `json:"environment,omitempty"` // of the lease
 	Unset       []string          `json:"unset,omitempty"`
@@ -73,9 +74,14 @@ func (n *Note) ForTask(getenv func(string) string) []string {
 	if devices := n.visible(getenv); devices != "" {
 		line("export %s=%s", visible, devices)
 	}
-	// Each task of a step has the line otherwise.
-	if local := getenv("SLURM_LOCALID"); n.Refused != "" && (local == "" || local == "0") {
+	if local := getenv("SLURM_LOCALID"); local != "" && local != "0" {
+		return out // Each task of a step has the lines otherwise.
+	}
+	if n.Refused != "" {
 		line("print gpushare: this job has no lease: %s", strings.Join(strings.Fields(n.Refused), " "))
+	}
+	if n.Notice != "" {
+		line("print gpushare: %s", strings.Join(strings.Fields(n.Notice), " "))
 	}
 	return out
 }

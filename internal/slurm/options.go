@@ -1,7 +1,10 @@
 package slurm
 
 import (
+	"cmp"
 	"fmt"
+	"math"
+	"slices"
 	"strings"
 
 	"github.com/gpushare/gpushare/api"
@@ -13,9 +16,46 @@ const (
 	shareVariable  = "SPANK_GPUSHARE_SHARE"
 )
 
-// TakeOptions adds to a request the values of --gpu-memory and --gpu-share: less than the shards have, and never more. It returns
-// what is not taken, and why.
-func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) (ignored []string) {
+// HasShare reports whether a share was given, which needs the spec for its bound.
+func HasShare(getenv func(string) string) bool { return getenv(shareVariable) != "" }
+
+// MostShare is the largest share that a job may have of its grant: as much of the share as its memory is of the grant's memory, so that it
+// takes none of the part of others. Of several grants that fit it is the smallest. nil: it is not known. memory is nil if it has no shards.
+func MostShare(spec *api.Spec, s *api.Status, t Terms, gpu string, memory *api.Bytes) *api.Percent {
+	if spec == nil {
+		return nil
+	}
+	var most *api.Percent
+	fitting := t.fitting(s, gpu, "timeslice", "mps")
+	for i := range spec.Tenants {
+		for k := range spec.Tenants[i].Grants {
+			g := &spec.Tenants[i].Grants[k]
+			share := cmp.Or(g.Timeslice, g.MPS)
+			if spec.Tenants[i].Name != t.Tenant || share == nil || !slices.Contains(fitting, g.Name) {
+				continue
+			}
+			if memory != nil && (share.GPUMemory == nil || *share.GPUMemory == 0) {
+				return nil
+			}
+			part := float64(share.Share)
+			if memory != nil {
+				part *= min(float64(*memory)/float64(*share.GPUMemory), 1)
+			}
+			p := api.Percent(math.Floor(part*100) / 100) // A share has two decimals.
+			if most == nil || p < *most {
+				most = &p
+			}
+		}
+	}
+	if most != nil && *most <= 0 {
+		return nil
+	}
+	return most
+}
+
+// TakeOptions adds to a request the values of --gpu-memory and --gpu-share: less than the shards have, and never more. most is the largest
+// share that it may have; nil: it is not known, and none is taken. It returns what is not taken, and why.
+func TakeOptions(q *api.EngineRequest, shared bool, most *api.Percent, getenv func(string) string) (ignored []string) {
 	ignore := func(variable, why string) { ignored = append(ignored, fmt.Sprintf("%s is ignored: %s", variable, why)) }
 	if text := getenv(memoryVariable); text != "" {
 		memory, err := api.ParseBytes(text)
@@ -37,6 +77,11 @@ func TakeOptions(q *api.EngineRequest, shared bool, getenv func(string) string) 
 			ignore(shareVariable, fmt.Sprintf("%.40q is an invalid share", text))
 		case !shared:
 			ignore(shareVariable, "the job has no shared GPU")
+		case most == nil:
+			ignore(shareVariable, "how much of the share of the grant its shards are is not known")
+		case share > *most:
+			ignored = append(ignored, fmt.Sprintf("%s is %s: the job has the %s that its shards are of the grant", shareVariable, text, *most))
+			q.Share = most
 		default:
 			q.Share = &share
 		}
