@@ -1,15 +1,18 @@
 package cli
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strconv"
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/durable"
@@ -28,12 +31,9 @@ func (a *app) notePath(job uint64) string {
 	return filepath.Join(dir, "job_"+strconv.FormatUint(job, 10))
 }
 
-// writeNote writes the note of a job, which only its user reads: it names leases of others where it was refused.
+// writeNote writes the note of a job. It belongs to root, because its user would fill /run with one of their own, and only its user reads it:
+// it names leases of others where it was refused. Where the file system has no access lists, all read it, and it does not say why.
 func (a *app) writeNote(job *slurm.Job, n *slurm.Note) error {
-	text, err := n.Text()
-	if err != nil {
-		return err
-	}
 	path := a.notePath(job.ID)
 	dir := filepath.Dir(path)
 	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -42,10 +42,52 @@ func (a *app) writeNote(job *slurm.Job, n *slurm.Note) error {
 	if err := ownDirectory(dir); err != nil {
 		return fmt.Errorf("cannot write to %s: %w", dir, err)
 	}
-	if err := durable.Replace(path, text, durable.Options{Mode: 0o400, Prefix: ".job_", Volatile: true}); err != nil {
-		return fmt.Errorf("cannot write %s: %w", path, err)
+	write := func(n *slurm.Note, mode fs.FileMode) error {
+		text, err := n.Text()
+		if err != nil {
+			return err
+		}
+		if err := durable.Replace(path, text, durable.Options{Mode: mode, Prefix: ".job_", Volatile: true}); err != nil {
+			return fmt.Errorf("cannot write %s: %w", path, err)
+		}
+		return nil
 	}
-	return os.Lchown(path, int(job.UID), -1)
+	if err := write(n, 0o400); err != nil || int(job.UID) == os.Geteuid() {
+		return err
+	}
+	err := unix.Setxattr(path, accessList, readableBy(job.UID), 0)
+	if !errors.Is(err, unix.EOPNOTSUPP) {
+		return err
+	}
+	public := *n
+	if public.Refused != "" {
+		public.Refused = "the journal of the node says why (gpushare-prolog)"
+	}
+	return write(&public, 0o444)
+}
+
+// accessList is the attribute of a file that has its access list.
+const accessList = "system.posix_acl_access"
+
+// readableBy is an access list, as in linux/posix_acl_xattr.h: its owner and this user read the file.
+func readableBy(uid uint32) []byte {
+	const none, read = 0, 4
+	out := binary.LittleEndian.AppendUint32(nil, 2) // the version
+	for _, e := range []struct {
+		tag, permitted uint16
+		id             uint32
+	}{
+		{0x01, read, math.MaxUint32}, // its owner
+		{0x02, read, uid},
+		{0x04, none, math.MaxUint32}, // its group
+		{0x10, read, math.MaxUint32}, // the most that a user of the list has
+		{0x20, none, math.MaxUint32}, // the others
+	} {
+		out = binary.LittleEndian.AppendUint16(out, e.tag)
+		out = binary.LittleEndian.AppendUint16(out, e.permitted)
+		out = binary.LittleEndian.AppendUint32(out, e.id)
+	}
+	return out
 }
 
 // ownDirectory refuses a directory in which another user can write.
