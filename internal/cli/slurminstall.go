@@ -8,12 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"github.com/gpushare/gpushare/api"
 	scripts "github.com/gpushare/gpushare/examples/slurm"
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/slurm"
 	"github.com/gpushare/gpushare/internal/version"
 )
@@ -118,7 +120,7 @@ func (a *app) slurmInstall(f *slurmSite) error {
 		texts[path] = slurm.Headed(textOf(s.Setting), version.Version, variables)
 		file := api.SlurmFile{Path: path, Setting: s.Setting, Done: "written", Version: was}
 		switch {
-		case have == texts[path]:
+		case have == texts[path] && scriptProblem(path) == "":
 			file.Done = "unchanged"
 		case have != "" && was == "":
 			return notOfGpushare(path, s)
@@ -137,8 +139,10 @@ func (a *app) slurmInstall(f *slurmSite) error {
 		if err := siteDirectories(f.dir, filepath.Dir(file.Path)); err != nil {
 			return err
 		}
-		if err := replaceFile(file.Path, ".gpushare-", []byte(texts[file.Path]), 0o755); err != nil {
-			return err
+		// The mode and the owner of what was there are not kept: Slurm runs it as root.
+		err := durable.Replace(file.Path, []byte(texts[file.Path]), durable.Options{Mode: scriptMode, Prefix: ".gpushare-"})
+		if err != nil {
+			return fmt.Errorf("cannot write %s: %w", file.Path, err)
 		}
 	}
 	return a.slurmSiteDone(
@@ -260,6 +264,26 @@ func siteDirectories(dirs ...string) error {
 		}
 	}
 	return nil
+}
+
+// scriptMode is the mode of a script.
+const scriptMode fs.FileMode = 0o755
+
+// scriptProblem is what is wrong with the owner or the mode of a script: another user could change what root runs, or Slurm cannot run it.
+// Empty: nothing.
+func scriptProblem(path string) string {
+	info, err := os.Lstat(path)
+	if err != nil {
+		return err.Error()
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || int(st.Uid) != os.Geteuid() && st.Uid != 0:
+		return "it belongs to another user than root"
+	case info.Mode() != scriptMode:
+		return fmt.Sprintf("its mode is %s, and not %s", info.Mode(), scriptMode)
+	}
+	return ""
 }
 
 // siteScript reads a script, and which version wrote it; empty: gpushare did not. A file that is not there is empty.

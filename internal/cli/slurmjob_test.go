@@ -8,10 +8,14 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
@@ -220,6 +224,29 @@ func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
 	if err != nil || info.Mode().Perm() != 0o400 {
 		t.Errorf("the note is %v, %v", info, err)
 	}
+	// That of another user stays root's: its owner could let it grow.
+	k := ofJob(t, map[string]string{"squeue": ""})
+	k.env = append([]string{"SLURM_JOB_UID=65534"}, slices.DeleteFunc(k.env, func(v string) bool { return strings.HasPrefix(v, "SLURM_JOB_UID=") })...)
+	if r, said := k.run(routes{"GET /v1/status": jobNode()}, "prolog"); r.code != 0 || strings.Contains(said, "do not read") {
+		t.Fatalf("it exits with %d: %s", r.code, said)
+	}
+	note := filepath.Join(k.notes, "job_42")
+	info, err = os.Stat(note)
+	text, failed := os.ReadFile(note)
+	if err := errors.Join(err, failed); err != nil {
+		t.Fatal(err)
+	}
+	list := make([]byte, 64)
+	_, err = unix.Getxattr(note, "system.posix_acl_access", list)
+	secret, mode := strings.Contains(string(text), "squeue"), info.Mode().Perm()
+	switch uid := info.Sys().(*syscall.Stat_t).Uid; {
+	case int(uid) != os.Geteuid():
+		t.Errorf("the note belongs to %d", uid)
+	case err == nil && (mode != 0o440 || !secret || !bytes.Contains(list, []byte{2, 0, 4, 0, 0xfe, 0xff, 0, 0})):
+		t.Errorf("the note has mode %s and the list %x: %s", mode, list, text)
+	case err != nil && (mode != 0o444 || secret):
+		t.Errorf("the note has mode %s and no list (%v): %s", mode, err, text)
+	}
 	for _, c := range []struct {
 		name string
 		make func(dir string) error
@@ -364,6 +391,29 @@ func TestSlurmInstall(t *testing.T) {
 	); r.code != 0 ||
 		strings.Count(r.out, " is there\n") != 4 {
 		t.Errorf("a second time: %d, %s", r.code, r.out)
+	}
+	// Another mode, and another owner where the test may set one.
+	for _, change := range []func() error{
+		func() error { return os.Chmod(filepath.Join(dir, siteFiles[0]), 0o777) },
+		func() error { return os.Chmod(filepath.Join(dir, siteFiles[0]), 0o644) },
+		func() error {
+			if os.Geteuid() != 0 {
+				return os.Chmod(filepath.Join(dir, siteFiles[0]), 0o700)
+			}
+			return os.Lchown(filepath.Join(dir, siteFiles[0]), 65534, -1)
+		},
+	} {
+		if err := change(); err != nil {
+			t.Fatal(err)
+		}
+		if r = siteCommand(t, "check", "--dir", dir); !strings.Contains(r.out, siteFiles[0]+": it") {
+			t.Errorf("check says %s", r.out)
+		}
+		r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
+		info, err := os.Stat(filepath.Join(dir, siteFiles[0]))
+		if err != nil || info.Mode() != 0o755 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() || strings.Count(r.out, " is there\n") != 3 {
+			t.Errorf("%v, %v: %s%s", info, err, r.out, r.err)
+		}
 	}
 	// Another version wrote this one.
 	old := strings.Replace(string(b), version.Version, "v0.0.1", 1)

@@ -31,6 +31,9 @@ func (a *app) compareSite(ctx context.Context, dir string, out *api.SlurmCheck) 
 		case was != version.Version:
 			differs(out, "'gpushare slurm install'", "%s is of gpushare %s, and this is %s", path, was, version.Version)
 		}
+		if problem := scriptProblem(path); problem != "" {
+			differs(out, "'gpushare slurm install'", "%s: %s", path, problem)
+		}
 		written = append(written, s)
 	}
 	if len(written) == 0 {
