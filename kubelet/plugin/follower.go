@@ -2,6 +2,7 @@ package plugin
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"slices"
 	"time"
@@ -58,12 +59,12 @@ func (f *Follower) Remember(l *api.Lease) {
 
 // Run follows until ctx ends.
 func (f *Follower) Run(ctx context.Context) {
-	joined := map[string]bool{}
+	tries := attempts{}
 	for ctx.Err() == nil {
 		n, changed := f.Publisher.Last()
 		wait := time.Duration(0)
 		if n != nil {
-			wait = f.pass(ctx, n.Status.Leases, joined)
+			wait = f.pass(ctx, time.Now(), n.Status.Leases, tries)
 		}
 		var later <-chan time.Time
 		if wait > 0 {
@@ -79,89 +80,109 @@ func (f *Follower) Run(ctx context.Context) {
 }
 
 // pass does what is due for all leases of claims, and returns after which time the next one is due at the latest; 0: after a change.
-func (f *Follower) pass(ctx context.Context, leases []api.Lease, joined map[string]bool) (wait time.Duration) {
+func (f *Follower) pass(ctx context.Context, now time.Time, leases []api.Lease, tries attempts) (wait time.Duration) {
 	ctx, cancel := context.WithTimeout(ctx, followTimeout)
 	defer cancel()
-	live := map[string]bool{}
 	for i := range leases {
 		l := &leases[i]
-		namespace, name, uid, ok := claims.ClaimOf(l)
+		namespace, name, _, ok := claims.ClaimOf(l)
 		if !ok {
 			continue
 		}
-		live[l.Engine.Key] = true
 		for _, p := range f.Pods.Of(namespace, name) {
-			if p.Over || joined[l.Engine.Key+" "+string(p.UID)] {
-				continue
-			}
-			cgroup := f.Cgroups.Cgroup(p.UID)
-			if cgroup == "" {
-				wait = joinInterval
-				continue
-			}
-			if !slices.Contains(l.Engine.Cgroups, cgroup) {
-				c, err := f.Claim(ctx, namespace, name)
-				if err == nil && !claims.ReservedFor(c, uid, p.UID) {
-					continue // It is another claim of this name, or is not reserved for it yet: then its status changes.
-				}
-				if err == nil {
-					_, err = f.Leases.AttachEngine(ctx, api.EngineRequest{Key: l.Engine.Key, Keep: true, Cgroup: cgroup})
-				}
-				if err != nil {
-					f.Log.Warn("a pod does not join the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID, "error", err)
-					wait = retry
-					continue
-				}
-				f.Log.Info("a pod joins the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID)
-			}
-			joined[l.Engine.Key+" "+string(p.UID)] = true
+			wait = sooner(wait, f.join(ctx, now, l, &p, tries))
 		}
-		if !f.report(ctx, l) {
-			wait = max(wait, retry)
-		}
+		wait = sooner(wait, f.report(ctx, now, l, tries))
 	}
-	for key := range joined {
-		if !slices.ContainsFunc(leases, func(l api.Lease) bool { return l.Engine != nil && isOf(key, l.Engine.Key) }) {
-			delete(joined, key)
-		}
-	}
-	if f.reportEnded(ctx) {
-		wait = max(wait, retry)
-	}
+	wait = sooner(wait, f.reportEnded(ctx, now, tries))
+	tries.forget()
 	return wait
 }
 
-// isOf reports whether an entry of joined is of a key.
-func isOf(entry, key string) bool { return len(entry) > len(key) && entry[:len(key)+1] == key+" " }
+// errNotReserved is of a pod that uses another claim of this name, or one that is not reserved for it yet.
+var errNotReserved = errors.New("the claim is not reserved for it")
 
-// report writes why the processes of a lease were ended into the status of its pods. It is false if that has to be tried again.
-func (f *Follower) report(ctx context.Context, l *api.Lease) bool {
+// join lets a pod join the lease of its claim, and returns after which time that has to be tried again; 0: after a change.
+func (f *Follower) join(ctx context.Context, now time.Time, l *api.Lease, p *pods.Pod, tries attempts) (wait time.Duration) {
+	namespace, name, uid, _ := claims.ClaimOf(l)
+	if p.Over {
+		return 0
+	}
+	try := tries.of("join " + l.Engine.Key + " " + string(p.UID))
+	cgroup := f.Cgroups.Cgroup(p.UID)
+	switch {
+	case cgroup == "" && p.Deleted:
+		return 0 // The kubelet starts nothing of it any more.
+	case cgroup == "":
+		return joinInterval
+	case slices.Contains(l.Engine.Cgroups, cgroup):
+		return 0
+	case try.after(now) > 0:
+		return try.after(now)
+	}
+	c, err := f.Claim(ctx, namespace, name)
+	if err == nil && !claims.ReservedFor(c, uid, p.UID) {
+		try.tried(now, errNotReserved)
+		return try.after(now)
+	}
+	if err == nil {
+		_, err = f.Leases.AttachEngine(ctx, api.EngineRequest{Key: l.Engine.Key, Keep: true, Cgroup: cgroup})
+	}
+	log := try.tried(now, err)
+	switch {
+	case err != nil && log:
+		f.Log.Warn("a pod does not join the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID, "error", err)
+	case log:
+		f.Log.Info("a pod joins the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID)
+	}
+	return try.after(now)
+}
+
+// report writes why the processes of a lease were ended into the status of its pods. It returns after which time that has to be tried
+// again; 0: it is done.
+func (f *Follower) report(ctx context.Context, now time.Time, l *api.Lease, tries attempts) (wait time.Duration) {
 	namespace, name, _, ok := claims.ClaimOf(l)
 	if !ok || l.Engine.EndedAt == nil || l.Reason == "" {
-		return true
+		return 0
 	}
-	done := true
+	message := "gpushare ended its processes that used the GPU: " + l.Reason
 	for _, p := range f.Pods.Of(namespace, name) {
 		if p.Created.After(*l.Engine.EndedAt) {
 			continue // It came later.
 		}
-		if err := f.Reporter.Report(ctx, &p, "gpushare ended its processes that used the GPU: "+l.Reason, *l.Engine.EndedAt); err != nil {
-			f.Log.Warn("the status of a pod does not say why it was ended", "pod", namespace+"/"+p.Name, "error", err)
-			done = false
+		try := tries.of("report " + string(p.UID) + " " + message)
+		if after := try.after(now); after > 0 {
+			wait = sooner(wait, after)
+			continue
 		}
+		err := f.Reporter.Report(ctx, &p, message, *l.Engine.EndedAt)
+		if err == nil {
+			continue
+		}
+		if try.tried(now, err) {
+			f.Log.Warn("the status of a pod does not say why it was ended", "pod", namespace+"/"+p.Name, "error", err)
+		}
+		wait = sooner(wait, try.after(now))
 	}
-	return done
+	return wait
 }
 
-// reportEnded does that for leases that were released. It reports whether some are left.
-func (f *Follower) reportEnded(ctx context.Context) (left bool) {
+// reportEnded does that for leases that were released.
+func (f *Follower) reportEnded(ctx context.Context, now time.Time, tries attempts) (wait time.Duration) {
 	f.mu.Lock()
 	list := f.ended
 	f.ended = nil
 	f.mu.Unlock()
-	list = slices.DeleteFunc(list, func(e endedLease) bool { return time.Now().After(e.until) || f.report(ctx, &e.lease) })
+	list = slices.DeleteFunc(list, func(e endedLease) bool {
+		if now.After(e.until) {
+			return true
+		}
+		after := f.report(ctx, now, &e.lease, tries)
+		wait = sooner(wait, after)
+		return after == 0
+	})
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.ended = append(list, f.ended...)
-	return len(f.ended) > 0
+	return wait
 }

@@ -29,7 +29,7 @@ type Reporter struct {
 const mostWritten = 1024
 
 // Report gives a pod its condition and one event. A pod that has this condition is not written again, and an event that is there is not
-// made twice: it may be called at any time, and after a restart.
+// made twice: it may be called at any time, and after a restart. An event that is Refused does not keep the condition away.
 func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.Time) error {
 	if p.Condition == message || r.written[p.UID] == message {
 		return nil
@@ -43,8 +43,9 @@ func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.T
 	if err != nil {
 		return fmt.Errorf("cannot encode the condition of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	if err := r.event(ctx, p, message, at); err != nil {
-		return err
+	missed := r.event(ctx, p, message, at)
+	if missed != nil && !Refused(missed) {
+		return missed // It is called again: with the condition it would make no event.
 	}
 	_, err = r.API.CoreV1().Pods(p.Namespace).Patch(ctx, p.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
@@ -57,8 +58,12 @@ func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.T
 		r.written = map[types.UID]string{}
 	}
 	r.written[p.UID] = message
-	return nil
+	return missed
 }
+
+// Refused reports whether the API server refuses a request as it is, by a role, an admission policy or because it is invalid: it does so
+// again until an administrator changes that.
+func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
 // event makes the event of a pod, whose name is that of what it says: made again it is the same.
 func (r *Reporter) event(ctx context.Context, p *Pod, message string, at time.Time) error {

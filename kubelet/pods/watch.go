@@ -22,7 +22,8 @@ type Pod struct {
 	UID             types.UID
 	Claims          []string // names of claims in its namespace, sorted
 	Created         time.Time
-	Over            bool // it has ended, or is being deleted and has no container that runs
+	Over            bool // it has succeeded or failed: no container of it starts again
+	Deleted         bool // its deletion was requested; its containers may still run
 	Condition       string
 }
 
@@ -91,7 +92,8 @@ func (w *Watch) Of(namespace, claim string) []Pod {
 func podOf(p *corev1.Pod) Pod {
 	x := Pod{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, Created: p.CreationTimestamp.Time,
-		Over: p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Over:    p.Status.Phase == corev1.PodSucceeded || p.Status.Phase == corev1.PodFailed,
+		Deleted: p.DeletionTimestamp != nil,
 	}
 	for i := range p.Spec.ResourceClaims {
 		if name := p.Spec.ResourceClaims[i].ResourceClaimName; name != nil {
@@ -121,6 +123,7 @@ func small(o any) (any, error) {
 	}
 	s := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{
 		Namespace: p.Namespace, Name: p.Name, UID: p.UID, ResourceVersion: p.ResourceVersion, CreationTimestamp: p.CreationTimestamp,
+		DeletionTimestamp: p.DeletionTimestamp,
 	}}
 	s.Spec.ResourceClaims = p.Spec.ResourceClaims
 	s.Status.Phase, s.Status.ResourceClaimStatuses = p.Status.Phase, p.Status.ResourceClaimStatuses
