@@ -207,7 +207,7 @@ func (p *Preparer) present(ctx context.Context, n *publish.Node, c *resourceapi.
 		if kindOf(err) != api.KindConflict {
 			return nil, err
 		}
-		if _, err = p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+		if err := p.release(ctx, l); err != nil {
 			return nil, err
 		}
 	}
@@ -280,12 +280,20 @@ func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
 		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, keysOf(claim)) {
 			continue
 		}
-		if p.Ended != nil && l.Engine.EndedAt != nil {
-			p.Ended(l)
-		}
-		if _, err := p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+		if err := p.release(ctx, l); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// release ends a lease of a claim. One whose processes were ended is remembered before: its pods may not say so yet.
+func (p *Preparer) release(ctx context.Context, l *api.Lease) error {
+	if p.Ended != nil && l.Engine.EndedAt != nil {
+		p.Ended(l)
+	}
+	if _, err := p.Leases.ReleaseEngine(ctx, l.Engine.Key); err != nil && kindOf(err) != api.KindNotFound {
+		return err
 	}
 	return nil
 }
