@@ -151,7 +151,7 @@ func TestManifests(t *testing.T) {
 	if templates != 3 {
 		t.Errorf("there are %d examples of claims", templates)
 	}
-	if n := len(manifests(t, "daemonset.yaml")); n != 5 {
+	if n := len(manifests(t, "daemonset.yaml")); n != 7 {
 		t.Errorf("the DaemonSet has %d objects", n)
 	}
 	text, err := os.ReadFile(filepath.Join("..", "deploy", "node.yaml"))
