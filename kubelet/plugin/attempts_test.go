@@ -27,11 +27,11 @@ import (
 // refusals let a gpushared refuse to let a pod join.
 type refusals struct {
 	*joins
-	asked int
+	requests int
 }
 
 func (r *refusals) AttachEngine(context.Context, api.EngineRequest) (*api.LeaseGrant, error) {
-	r.asked++
+	r.requests++
 	return nil, &api.Error{Kind: api.KindUnavailable, Message: "the lease has as many cgroups as it may"}
 }
 
@@ -116,8 +116,8 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("within an hour %d events of three pods are requested", n)
 			}
 			mu.Unlock()
-			if gpushared.asked < 60 || gpushared.asked > 70 {
-				t.Errorf("within an hour gpushared is asked %d times", gpushared.asked)
+			if gpushared.requests < 60 || gpushared.requests > 70 {
+				t.Errorf("within an hour gpushared has %d requests", gpushared.requests)
 			}
 			for what, want := range map[string]int{"does not join": 1, "does not say why": 3} {
 				if n := strings.Count(text.String(), what); n != want {

@@ -70,6 +70,7 @@ func (p *Publisher) Run(ctx context.Context) {
 	defer loops.Wait()
 	var published *resourceslice.DriverResources
 	woken := false
+	logged := "" // What fails each second is in the log when it changes.
 	for ctx.Err() == nil {
 		next := unasked
 		if woken {
@@ -77,18 +78,25 @@ func (p *Publisher) Run(ctx context.Context) {
 		}
 		r, err := p.read(ctx)
 		if err != nil {
-			if ctx.Err() == nil {
+			if ctx.Err() == nil && logged != err.Error() {
 				p.Log.Warn("the node is not read", "error", err)
 			}
-			next = retry
+			logged, next = err.Error(), retry
 		} else if published == nil || !equality.Semantic.DeepEqual(*published, r) {
 			if err := p.Submit(ctx, r); err != nil {
-				p.Log.Error("the node is not published", "error", err)
-				next = retry
+				if logged != err.Error() {
+					p.Log.Error("the node is not published", "error", err)
+				}
+				logged, next = err.Error(), retry
 			} else {
-				published = &r
+				published, logged = &r, ""
 				p.Log.Info("the node is published", "devices", countOf(&r))
 			}
+		} else {
+			if logged != "" {
+				p.Log.Info("the node is read again")
+			}
+			logged = ""
 		}
 		sleep(ctx, spacing, nil)
 		woken = sleep(ctx, next, wake)

@@ -1,6 +1,7 @@
 package plugin
 
 import (
+	"bytes"
 	"context"
 	"log/slog"
 	"slices"
@@ -128,4 +129,30 @@ func (w *watched) count(from, to time.Time) (n int) {
 		}
 	}
 	return n
+}
+
+// away is a gpushared that does not answer.
+type away struct{ watched }
+
+func (w *away) Status(context.Context) (*api.Status, error) {
+	_, _ = w.watched.Status(context.Background())
+	return nil, &api.Error{Kind: api.KindUnavailable, Message: "it does not answer"}
+}
+
+// A gpushared that does not answer is requested each second or two, and is in the log once.
+func TestAwayIsLoggedOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var text bytes.Buffer
+		w := &away{}
+		p := &Publisher{Node: &Node{Daemon: w, Root: t.TempDir()}, Pool: "node1", Log: slog.New(slog.NewTextHandler(&text, nil))}
+		ctx, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer stop()
+		p.Run(ctx)
+		if n := w.count(time.Time{}, time.Now()); n < 60 {
+			t.Errorf("in 5 minutes it is requested %d times", n)
+		}
+		if n := bytes.Count(text.Bytes(), []byte("\n")); n != 1 {
+			t.Errorf("in 5 minutes the log has %d lines:\n%s", n, &text)
+		}
+	})
 }
