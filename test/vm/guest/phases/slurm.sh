@@ -1,5 +1,5 @@
 # Jobs of a real Slurm on a real systemd, with the scripts of examples/slurm, next to jobs of users on the same GPU.
-# checks: site jobs places overuse ends daemon_killed restarts time_limit layout left
+# checks: site jobs places overuse ends daemon_killed restarts time_limit shares layout left
 # seconds: 500
 
 . /opt/lab/guest/product.sh
@@ -10,6 +10,7 @@ jobs=/run/lab/jobs
 node=node1 # The name of the host begins as units of gpushare do.
 scope=/system.slice/${node}_slurmstepd.scope
 known=0,1,2,4
+types=gpu,shard
 flags=Alloc,Contain,RunInJob
 # Before 24.05 the cgroup of a job comes after the Prolog. 22.05 also takes the files of an instance apart where there are shards.
 old=no
@@ -36,7 +37,7 @@ slurm_spec() {
 gres() { gpushare slurm gres --node "$node" --gpu $known "$@"; }
 site_files() {
 	gres >/etc/slurm/gres.conf
-	slurm_conf "$(gres --json | gojq -r .gres)" GresTypes=gpu,shard PrologFlags=$flags Prolog=/etc/slurm/prolog \
+	slurm_conf "$(gres --json | gojq -r .gres)" GresTypes=$types PrologFlags=$flags Prolog=/etc/slurm/prolog \
 		Epilog=/etc/slurm/epilog PrologEpilogTimeout=120 MinJobAge=900 KillWait=3 OverTimeLimit=0
 }
 site() {
@@ -90,9 +91,10 @@ own_scripts() {
 	SCRIPT
 	sed -i '4i connected() { ls -l "/proc/$1/fd" 2>/dev/null | grep -q socket; }' /run/lab/bin/gpushare
 	chmod +x /etc/slurm/prolog /etc/slurm/epilog /run/lab/bin/gpushare
-	# work MEMORY uses that much of the GPU, step MEMORY in a step of its own, which opens nodes before, and rest nothing.
+	# work MEMORY uses that much of the GPU, busy MEMORY its time too, step MEMORY in a step of its own, which opens nodes before, and rest nothing.
 	printf '#!/bin/sh\nexport GPUSIM_ROOT=%s\nunset CUDA_VISIBLE_DEVICES\nexec %s --gpu 1 --memory "$1" --hold\n' $root $burn >$jobs/work
 	printf '#!/bin/bash\nbash -c %q opens %s | xargs echo nodes:\nexec srun %s/work "$1"\n' "$opens" "$(echo $root/dev/nvidia{0,1,2,3,4})" $jobs >$jobs/step
+	printf '#!/bin/sh\nexport GPUSIM_ROOT=%s\nunset CUDA_VISIBLE_DEVICES\nexec %s --gpu 1 --memory "$1" --kernel 50ms --queue 2\n' $root $burn >$jobs/busy
 	printf '#!/bin/sh\nexec sleep 3000\n' >$jobs/rest
 	chmod +x $jobs/*
 }
@@ -161,6 +163,7 @@ check_jobs() {
 
 # A job opens its GPU, none of another job, of a tenant, or that Slurm does not know.
 check_places() {
+	patiently 200 grep -qs ^ready $jobs/batch.out
 	want "the nodes that the job opens" "$(cat $jobs/batch.out)" "nodes: denied through denied denied denied
 ready"
 }
@@ -246,6 +249,38 @@ check_time_limit() {
 	patiently 200 node_is_idle
 }
 
+# Two jobs that keep their GPU busy next to a user have the parts of its time that they request, as the spec permits to freeze jobs.
+check_shares() {
+	local more less user before after
+	sed 's/^  enforce: on/&\n  engine: {freeze: [slurm]}/' /run/lab/slurm.yaml >/run/lab/shares.yaml
+	gpushare apply --force -f /run/lab/shares.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	more=$(SLURM_SPANK_GPUSHARE_SHARE=20% submit "busy 1GiB" -J more --gres=shard:2)
+	less=$(SLURM_SPANK_GPUSHARE_SHARE=5% submit "busy 1GiB" -J less --gres=shard:2)
+	patiently 200 shared_by "$(key_of "$more")" "$(key_of "$less")"
+	more=$(pid_of "$more") less=$(pid_of "$less") user=$(job vision dev)
+	read -ra before < <(busy_of "$more" "$less" "$user" | xargs)
+	nap 40
+	read -ra after < <(busy_of "$more" "$less" "$user" | xargs)
+	note "busy within 40 s: $((after[0] - before[0])) ms of 20%, $((after[1] - before[1])) ms of 5%, $((after[2] - before[2])) ms of the user; $(shares | paste -sd';')"
+	gpushare apply --force -f /run/lab/slurm.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	# A job that is frozen in turns ends as another one.
+	scancel -n more,less
+	want_keys
+	patiently 200 node_is_idle
+}
+shares() {
+	field '.leases[] | select(.gpu_memory.used and .share.entitled) | "\(.engine.key // .tenant) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
+}
+# shared_by KEY... is true when the share of each of these was measured, is enforced, and it was frozen for the others.
+shared_by() {
+	local key now
+	now=$(shares)
+	for key; do
+		grep "^$key " <<<"$now" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
+	done
+}
+pid_of() { pgrep -f -- "--gpu 1 --memory 1GiB --kernel" -u alice | while read -r p; do ! grep -q "job_$1/" "/proc/$p/cgroup" || echo "$p"; done; } # pid_of JOB
+
 # A layout changes after a drain: apply drains the node, waits for its job, and leaves the node drained until Slurm knows the instances.
 check_layout() {
 	local job code=0 shared=denied
@@ -265,7 +300,7 @@ check_layout() {
 	want "the state of the node" "$(sinfo -h -o %T)" drained
 	known=0,1,2,4
 	# 22.05 has either instances or shards.
-	[ $old = no ] || known=0,2,4 shared=through
+	[ $old = no ] || known=0,2,4 shared=through types=gpu
 	systemctl stop slurmd.service slurmctld.service
 	site_files
 	start_slurm
