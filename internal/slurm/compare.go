@@ -81,7 +81,7 @@ func (c *comparison) entry(e *Entry) {
 	switch {
 	case !known && c.split(e):
 		c.say(
-			"leave the shards out of gres.conf and slurm.conf, or update Slurm: 22.05 does so where there are shards",
+			"leave the shards out of gres.conf and slurm.conf (GresTypes=gpu), or update Slurm: 22.05 does so where shard is a type",
 			"slurmd takes each file of %s for a GPU",
 			e.name(),
 		)

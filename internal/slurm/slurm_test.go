@@ -143,6 +143,9 @@ func TestSlurmSplitsInstances(t *testing.T) {
 	var about []string
 	for _, d := range Compare(&want, &r, nil) {
 		about = append(about, d.Message)
+		if strings.HasPrefix(d.Message, "slurmd takes each file") && !strings.Contains(d.Remedy, "GresTypes=gpu)") {
+			t.Errorf("the remedy is %q: without a line of shards it does so too", d.Remedy)
+		}
 	}
 	if len(r.Known) != 24 || len(about) < 2 ||
 		about[0] != "slurmd takes each file of instance 3g.40gb of GPU 0 (/dev/nvidia-caps/nvidia-cap22) for a GPU" ||
