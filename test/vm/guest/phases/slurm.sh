@@ -249,37 +249,43 @@ check_time_limit() {
 	patiently 200 node_is_idle
 }
 
-# Two jobs that keep their GPU busy next to a user have the parts of its time that they request, as the spec permits to freeze jobs.
+# Two jobs that keep their GPU busy next to a user have the parts of its time that are theirs, as the spec permits to freeze jobs.
 check_shares() {
-	local more less user before after
+	local first second pids=() before after
 	sed 's/^  enforce: on/&\n  engine: {freeze: [slurm]}/' /run/lab/slurm.yaml >/run/lab/shares.yaml
 	gpushare apply --force -f /run/lab/shares.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
-	more=$(SLURM_SPANK_GPUSHARE_SHARE=20% submit "busy 1GiB" -J more --gres=shard:2)
-	less=$(SLURM_SPANK_GPUSHARE_SHARE=5% submit "busy 1GiB" -J less --gres=shard:2)
-	patiently 200 shared_by "$(key_of "$more")" "$(key_of "$less")"
-	more=$(pid_of "$more") less=$(pid_of "$less") user=$(job vision dev)
-	read -ra before < <(busy_of "$more" "$less" "$user" | xargs)
-	nap 40
-	read -ra after < <(busy_of "$more" "$less" "$user" | xargs)
-	note "busy within 40 s: $((after[0] - before[0])) ms of 20%, $((after[1] - before[1])) ms of 5%, $((after[2] - before[2])) ms of the user; $(shares | paste -sd';')"
-	gpushare apply --force -f /run/lab/slurm.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
+	first=$(submit "busy 1GiB" -J first --gres=shard:2)
+	second=$(submit "busy 1GiB" -J second --gres=shard:2)
+	patiently 200 have_shares "$(key_of "$first")" "$(key_of "$second")"
+	pids=("$(task_of "$first")" "$(task_of "$second")" "$(job vision dev)")
+	read -ra before < <(busy_of "${pids[@]}" | xargs)
+	nap 20
+	read -ra after < <(busy_of "${pids[@]}" | xargs)
+	note "busy within 20 s: $((after[0] - before[0])) and $((after[1] - before[1])) ms of the jobs, $((after[2] - before[2])) ms of the user; $(shares | paste -sd';')"
 	# A job that is frozen in turns ends as another one.
-	scancel -n more,less
+	scancel "$first" "$second"
 	want_keys
+	gpushare apply --force -f /run/lab/slurm.yaml >/run/lab/apply.out 2>&1 || die "$(cat /run/lab/apply.out)"
 	patiently 200 node_is_idle
 }
 shares() {
-	field '.leases[] | select(.gpu_memory.used and .share.entitled) | "\(.engine.key // .tenant) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.reason // "")"'
+	field '.leases[] | select(.share.due) | "\(.engine.key // .tenant) entitled \(.share.entitled) due \(.share.due) busy \(.share.busy) enforced \(.share.enforced) \(.share.state) frozen \(.share.freezes.count // 0) \(.share.why // .share.reason // "")"'
 }
-# shared_by KEY... is true when the share of each of these was measured, is enforced, and it was frozen for the others.
-shared_by() {
+# have_shares KEY... is true when the share of each of these is met, as measured, and it was frozen for the others.
+have_shares() {
 	local key now
 	now=$(shares)
 	for key; do
-		grep "^$key " <<<"$now" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
+		grep "^$key .* enforced true met " <<<"$now" | grep -qv ' frozen 0 ' || return 1
 	done
 }
-pid_of() { pgrep -f -- "--gpu 1 --memory 1GiB --kernel" -u alice | while read -r p; do ! grep -q "job_$1/" "/proc/$p/cgroup" || echo "$p"; done; } # pid_of JOB
+# task_of JOB prints the process of its task that uses the GPU.
+task_of() {
+	local p
+	for p in $(pgrep -u alice -f -- '--gpu 1 --memory 1GiB --kernel'); do
+		if grep -q "/job_$1/" "/proc/$p/cgroup"; then echo "$p"; fi
+	done
+}
 
 # A layout changes after a drain: apply drains the node, waits for its job, and leaves the node drained until Slurm knows the instances.
 check_layout() {
