@@ -19,7 +19,7 @@ type Engine struct {
 	Kept bool `json:"kept,omitempty"`
 	// Further are its cgroups besides Lease.Cgroup. Only a kept lease has some.
 	Further []string `json:"further,omitempty"`
-	// Begun are those of its cgroups that were there once: one of them that is not there is of a pod that ended. Only a kept lease has some.
+	// Begun are those of its cgroups that were there once: one that is not there is of a pod that ended. Only a kept lease has some.
 	Begun []string `json:"begun,omitempty"`
 	// Empty is since when a kept lease that had processes has none; nil: it has some, or had none yet.
 	Empty *time.Time `json:"empty,omitempty"`

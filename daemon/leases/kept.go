@@ -238,9 +238,9 @@ func (ls *Leases) setCgroupsLocked(ctx context.Context, l *lease.Lease, cgroups 
 
 // endLimits removes the limits of those cgroups that are not among those that the lease keeps.
 func (ls *Leases) endLimits(ctx context.Context, l *lease.Lease, cgroups, kept []string) {
-	gone := slices.DeleteFunc(slices.Clone(cgroups), func(cg string) bool { return slices.Contains(kept, cg) })
-	if len(gone) > 0 {
-		of := l.WithCgroups(gone)
+	without := slices.DeleteFunc(slices.Clone(cgroups), func(cg string) bool { return slices.Contains(kept, cg) })
+	if len(without) > 0 {
+		of := l.WithCgroups(without)
 		of.Isolation.Cgroup = ""
 		ls.Memory.End(ctx, &of)
 	}

@@ -20,14 +20,14 @@ import (
 // endedLimits has the cgroups whose limits were removed.
 type endedLimits struct {
 	memoryLimits
-	mu   sync.Mutex // guards what follows
-	gone []string
+	mu      sync.Mutex // guards what follows
+	removed []string
 }
 
 func (e *endedLimits) End(_ context.Context, l *lease.Lease) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.gone = append(e.gone, l.Cgroups()...)
+	e.removed = append(e.removed, l.Cgroups()...)
 }
 
 // releasing removes the isolation of leases in place as the daemon does.
@@ -99,8 +99,8 @@ func TestALeaseEndsWhileACgroupIsJoined(t *testing.T) {
 		t.Errorf("the scope of the lease that ended is there: %v", err)
 	}
 	for _, cg := range []string{"/none/one", "/none/two"} {
-		if !slices.Contains(limits.gone, cg) {
-			t.Errorf("the limit of %s is there; removed are %v", cg, limits.gone)
+		if !slices.Contains(limits.removed, cg) {
+			t.Errorf("the limit of %s is there; removed are %v", cg, limits.removed)
 		}
 	}
 	again := func(*lease.Lease) ([]string, error) { return []string{"/none/one"}, nil }
@@ -135,7 +135,8 @@ func TestAFailedJoinChangesNothing(t *testing.T) {
 		{"refused", []string{"/none/one"}, refused, refused},
 		{"the same", []string{"/none/one"}, nil, nil},
 	} {
-		if _, err := ls.SetCgroups(t.Context(), id, func(*lease.Lease) ([]string, error) { return c.cgroups, c.err }); !errors.Is(err, c.want) {
+		next := func(*lease.Lease) ([]string, error) { return c.cgroups, c.err }
+		if _, err := ls.SetCgroups(t.Context(), id, next); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v", c.name, err)
 		}
 		if l, _ := ls.Table.Get(id); !slices.Equal(l.Cgroups(), []string{"/none/one"}) {
