@@ -323,7 +323,7 @@ func (v *Viewer) explainTime(l *lease.Lease, w *api.Lease) api.Rule {
 	return v.unlessObserving(v.explainSlices(l, w))
 }
 
-// explainSlices reports what enforces the share of a lease on a GPU that is shared by time.
+// explainSlices reports what enforces the share of a lease on a time-sliced GPU.
 func (v *Viewer) explainSlices(l *lease.Lease, w *api.Lease) api.Rule {
 	r := api.Rule{What: "GPU time", Desired: shareText(w)}
 	var slices *api.TimeSlices
