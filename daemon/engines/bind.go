@@ -66,16 +66,26 @@ func (en *Engines) await(id string) {
 	}
 	en.Tasks.Go(func() {
 		defer en.waiters.remove(id)
-		for en.awaitOnce(en.Tasks.Context(), id) {
+		var failed failure
+		for en.awaitOnce(en.Tasks.Context(), id, &failed) {
 		}
 	})
+}
+
+// failure is why a lease could not be bound the last time. It is tried each rebindInterval, and only another reason is logged.
+type failure struct{ text string }
+
+func (f *failure) another(err error) bool {
+	before := f.text
+	f.text = err.Error()
+	return f.text != before
 }
 
 // rebindInterval is the pause before a cgroup is read again whose processes exited before they were read.
 const rebindInterval = time.Second
 
 // awaitOnce waits for the next thing that decides about a lease without processes. It is false if there is no such lease any more.
-func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
+func (en *Engines) awaitOnce(ctx context.Context, id string, failed *failure) (again bool) {
 	changed, cancel := en.waiters.next(ctx, id) // before the lease is read
 	defer cancel()
 	l, ok := en.Table.Get(id)
@@ -88,7 +98,7 @@ func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
 	}
 	if left <= 0 {
 		// It may have come while no daemon ran.
-		if l.Cgroup != "" && en.bind(ctx, &l) {
+		if l.Cgroup != "" && en.bind(ctx, &l, failed) {
 			return ctx.Err() == nil
 		}
 		en.drop(ctx, &l, "it had no process until "+l.Engine.BindBy.Local().Format(time.DateTime))
@@ -98,7 +108,7 @@ func (en *Engines) awaitOnce(ctx context.Context, id string) (again bool) {
 	if ctx.Err() != nil {
 		return false // The daemon ends. The next run goes on.
 	}
-	if there && !en.bind(ctx, &l) {
+	if there && !en.bind(ctx, &l, failed) {
 		loop.Pause(ctx, rebindInterval)
 	}
 	return true
@@ -126,7 +136,7 @@ func (en *Engines) populated(ctx context.Context, l *lease.Lease, limit time.Dur
 
 // bind starts a lease whose cgroup is there. It is false if there was no process to bind, and if a lease that is kept could not be bound:
 // it is tried again.
-func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
+func (en *Engines) bind(ctx context.Context, l *lease.Lease, failed *failure) bool {
 	unlock, err := en.keys.lock(ctx, l.Engine.Key)
 	if err != nil {
 		return true
@@ -146,7 +156,9 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease) bool {
 	if err == nil {
 		return true
 	}
-	en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
+	if failed.another(err) {
+		en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
+	}
 	if now.Kept() {
 		return false // It ends when it is released.
 	}

@@ -85,7 +85,7 @@ func TestBindWhenTheTimeIsOver(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			en.waiters.add(l.ID)
-			for en.awaitOnce(ctx, l.ID) {
+			for en.awaitOnce(ctx, l.ID, new(failure)) {
 			}
 			now, live := en.Table.Get(l.ID)
 			if p != nil && (!live || now.State != lease.Running || now.Process.PID != p.PID) {
@@ -217,7 +217,7 @@ func TestAKeptLeaseIsBoundAgain(t *testing.T) {
 	in.fail = []error{errors.New("the driver does not answer"), context.DeadlineExceeded}
 	for i := range 3 {
 		l, _ := en.Table.Get(id)
-		if en.bind(t.Context(), &l) {
+		if en.bind(t.Context(), &l, new(failure)) {
 			t.Errorf("time %d: it is not tried again", i)
 		}
 		if now, ok := en.Table.Get(id); !ok || !now.AwaitsCgroup() || now.Place.GPUs[0] != l.Place.GPUs[0] || now.Started != nil {
@@ -225,7 +225,7 @@ func TestAKeptLeaseIsBoundAgain(t *testing.T) {
 		}
 	}
 	l, _ := en.Table.Get(id)
-	if !en.bind(t.Context(), &l) {
+	if !en.bind(t.Context(), &l, new(failure)) {
 		t.Error("it is not bound")
 	}
 	if now, ok := en.Table.Get(id); !ok || now.State != lease.Running || now.Process.PID != 42 {
@@ -246,7 +246,7 @@ func TestAForeignCgroupIsTakenOut(t *testing.T) {
 		t, lease.Config{Isolation: leasetest.NoIsolation{}}, &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}, fail: foreign},
 	)
 	l, _ := en.Table.Get(id)
-	if !en.bind(t.Context(), &l) {
+	if !en.bind(t.Context(), &l, new(failure)) {
 		t.Error("it is not bound")
 	}
 	if now, ok := en.Table.Get(id); !ok || now.State != lease.Running || !slices.Equal(now.Cgroups(), []string{"/pods/two"}) {
