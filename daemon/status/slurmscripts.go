@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/api"
@@ -27,11 +28,16 @@ func checkSlurmScripts(
 		return
 	}
 	const name, hint = "slurm scripts", "'gpushare slurm install' writes them; 'gpushare slurm check' says whether Slurm runs them"
+	dir := slurmDirectory(root)
+	if dir == "" {
+		ok(name, "Slurm's files are in no usual directory: 'gpushare slurm check --dir DIR' says whether Prolog and Epilog are there")
+		return
+	}
 	for _, s := range slurm.Scripts() {
 		if s.Setting != "Prolog" && s.Setting != "Epilog" {
 			continue
 		}
-		path := filepath.Join(slurm.Directory, s.File)
+		path := filepath.Join(dir, s.File)
 		text, err := boundedread.Trusted(filepath.Join(root, path), boundedread.Settings)
 		was, known := slurm.HeaderOf(string(text))
 		switch {
@@ -49,5 +55,21 @@ func checkSlurmScripts(
 			return
 		}
 	}
-	ok(name, "Prolog and Epilog of this version are in "+slurm.Directory+"; 'gpushare slurm check' says whether Slurm runs them")
+	ok(name, "Prolog and Epilog of this version are in "+dir+"; 'gpushare slurm check' says whether Slurm runs them")
+}
+
+// slurmDirectory is where Slurm's files are: a site that builds Slurm itself has them elsewhere ('gpushare slurm install --dir'). Empty: in
+// none of the usual directories.
+func slurmDirectory(root string) string {
+	for _, file := range []string{slurm.Scripts()[0].File, "slurm.conf", ""} {
+		for _, dir := range []string{slurm.Directory, "/usr/local/etc/slurm", "/opt/slurm/etc", "/etc/slurm-llnl", "/usr/local/etc"} {
+			if file == "" && dir != slurm.Directory {
+				continue // The directory may have other files.
+			}
+			if _, err := os.Stat(filepath.Join(root, dir, file)); err == nil {
+				return dir
+			}
+		}
+	}
+	return ""
 }

@@ -65,3 +65,30 @@ func TestSlurmScriptsOfTheNode(t *testing.T) {
 		}
 	}
 }
+
+// A Slurm that a site builds has its files elsewhere.
+func TestSlurmScriptsInAnotherDirectory(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ name, file, want string }{
+		{"nothing", "", ""},
+		{"a link without its scripts", "etc/slurm/slurm.conf", slurm.Directory},
+		{"no slurm.conf", "etc/slurm/gres.conf", slurm.Directory},
+		{"its default of a build", "usr/local/etc/slurm.conf", "/usr/local/etc"},
+		{"another prefix", "opt/slurm/etc/slurm.conf", "/opt/slurm/etc"},
+		{"the scripts", "usr/local/etc/slurm/prolog.d/gpushare", "/usr/local/etc/slurm"},
+	} {
+		root := t.TempDir()
+		if c.file != "" {
+			path := filepath.Join(root, c.file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := slurmDirectory(root); got != c.want {
+			t.Errorf("%s: %s, want %s", c.name, got, c.want)
+		}
+	}
+}
