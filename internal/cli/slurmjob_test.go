@@ -181,7 +181,8 @@ func TestSlurmPrologOfAnUnreadableAmount(t *testing.T) {
 	for _, q := range []string{"42|gres/shard:1K|N/A|N/A|N/A|", "42|gres/shard:a:1,gres/shard:b:1|N/A|N/A|N/A|", "42|N/A|gres/shard=2|N/A|N/A|"} {
 		j := ofJob(t, map[string]string{"squeue": q})
 		_, said := j.run(routes{"GET /v1/status": jobNode()}, "prolog")
-		if !strings.Contains(said, "job 42: this job has 1 GiB of GPU memory: ") || !strings.Contains(said, "the cgroups of jobs are not found") {
+		if !strings.Contains(said, "job 42: this job has 1 GiB of GPU memory: ") ||
+			!strings.Contains(said, "the cgroups of jobs are not found") {
 			t.Errorf("%s: it says %q", q, said) // It got as far as the cgroup.
 		}
 	}
@@ -226,7 +227,9 @@ func TestNotesOfJobsAreOfTheirUser(t *testing.T) {
 	}
 	// That of another user stays root's: its owner could let it grow.
 	k := ofJob(t, map[string]string{"squeue": ""})
-	k.env = append([]string{"SLURM_JOB_UID=65534"}, slices.DeleteFunc(k.env, func(v string) bool { return strings.HasPrefix(v, "SLURM_JOB_UID=") })...)
+	k.env = append(
+		[]string{"SLURM_JOB_UID=65534"},
+		slices.DeleteFunc(k.env, func(v string) bool { return strings.HasPrefix(v, "SLURM_JOB_UID=") })...)
 	if r, said := k.run(routes{"GET /v1/status": jobNode()}, "prolog"); r.code != 0 || strings.Contains(said, "do not read") {
 		t.Fatalf("it exits with %d: %s", r.code, said)
 	}
@@ -411,7 +414,8 @@ func TestSlurmInstall(t *testing.T) {
 		}
 		r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
 		info, err := os.Stat(filepath.Join(dir, siteFiles[0]))
-		if err != nil || info.Mode() != 0o755 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() || strings.Count(r.out, " is there\n") != 3 {
+		if err != nil || info.Mode() != 0o755 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() ||
+			strings.Count(r.out, " is there\n") != 3 {
 			t.Errorf("%v, %v: %s%s", info, err, r.out, r.err)
 		}
 	}

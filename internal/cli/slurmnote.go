@@ -31,8 +31,8 @@ func (a *app) notePath(job uint64) string {
 	return filepath.Join(dir, "job_"+strconv.FormatUint(job, 10))
 }
 
-// writeNote writes the note of a job. It belongs to root, because its user would fill /run with one of their own, and only its user reads it:
-// it names leases of others where it was refused. Where the file system has no access lists, all read it, and it does not say why.
+// writeNote writes the note of a job. It belongs to root, because its user could let their own grow in /run, and only its user reads it: it
+// names leases of others where it was refused. Where the file system has no access lists, all read it, and it does not say why.
 func (a *app) writeNote(job *slurm.Job, n *slurm.Note) error {
 	path := a.notePath(job.ID)
 	dir := filepath.Dir(path)

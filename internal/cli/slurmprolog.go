@@ -157,7 +157,12 @@ func (a *app) leaseOfJob(ctx context.Context, job *slurm.Job, t slurm.Terms) (*s
 
 // shardsOf is how many shards a job has on a shared GPU. One whose amount cannot be read has the least: a user chooses the form of the
 // request, and would choose one without a limit. notice says so.
-func (a *app) shardsOf(ctx context.Context, limit time.Duration, job *slurm.Job, places []slurm.Place) (n uint64, notice string, err error) {
+func (a *app) shardsOf(
+	ctx context.Context,
+	limit time.Duration,
+	job *slurm.Job,
+	places []slurm.Place,
+) (n uint64, notice string, err error) {
 	if !places[0].Shared {
 		return 0, "", nil
 	}

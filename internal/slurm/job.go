@@ -72,7 +72,7 @@ func (j *Job) Cgroup(own string, exists func(string) bool) (string, error) {
 // comment of a job are in what 'scontrol show job' prints: a name may have lines of its own there, and look like what Slurm says.
 const RequestFields = "JobId:|,tres-per-node:|,tres-per-task:|,tres-per-job:|,tres-per-socket:|"
 
-// LeastShards is what a job has whose amount cannot be read: a lease with the smallest amount, so that no form of a request is without limit.
+// LeastShards is what a job has whose amount cannot be read: the smallest amount, so that no form of a request is without a limit.
 const LeastShards = 1
 
 // AmountError is why the amount of a job cannot be read from what it requests.

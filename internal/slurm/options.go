@@ -80,7 +80,10 @@ func TakeOptions(q *api.EngineRequest, shared bool, most *api.Percent, getenv fu
 		case most == nil:
 			ignore(shareVariable, "how much of the share of the grant its shards are is not known")
 		case share > *most:
-			ignored = append(ignored, fmt.Sprintf("%s is %s: the job has the %s that its shards are of the grant", shareVariable, text, *most))
+			ignored = append(
+				ignored,
+				fmt.Sprintf("%s is %s: the job has the %s that its shards are of the grant", shareVariable, text, *most),
+			)
 			q.Share = most
 		default:
 			q.Share = &share

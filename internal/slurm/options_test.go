@@ -69,7 +69,8 @@ func TestMostShareOfAJob(t *testing.T) {
 	status := &api.Status{Tenants: []api.TenantStatus{
 		{Name: "other", Grants: []api.GrantStatus{{Name: "jobs", Kind: "timeslice", GPUs: []string{"GPU-0"}}}},
 		{Name: "slurm", Grants: []api.GrantStatus{
-			{Name: "jobs", Kind: "timeslice", GPUs: []string{"GPU-0"}}, {Name: "more", Kind: "mps", GPUs: []string{"GPU-0"}},
+			{Name: "jobs", Kind: "timeslice", GPUs: []string{"GPU-0"}},
+			{Name: "more", Kind: "mps", GPUs: []string{"GPU-0"}},
 			{Name: "far", Kind: "timeslice", GPUs: []string{"GPU-1"}},
 		}},
 	}}

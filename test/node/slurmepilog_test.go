@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -77,12 +78,20 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 func TestSlurmEpilogLeavesNothing(t *testing.T) {
 	t.Parallel()
 	bin := t.TempDir()
-	hangs := filepath.Join(bin, "hangs")
+	fifo := filepath.Join(bin, "fifo") // It ends when the last process that writes to it has.
+	if err := unix.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	end, err := os.OpenFile(fifo, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer end.Close()
 	for name, body := range map[string]string{
 		"gpushare": `case $2 in show) echo "reason  it had 20 GiB of 12 GiB" ;; esac`,
-		"scontrol": "echo '   StdErr=" + hangs + "'",
+		"scontrol": "echo '   StdErr=/dev/null'",
 		"logger":   "",
-		"setpriv":  "while :; do sleep 1; done", // It has the path as an argument, as the real one.
+		"setpriv":  `exec 3>"$FIFO"; echo begun >&3; exec sleep 3600`,
 	} {
 		if err := programs.Write(filepath.Join(bin, name), "#!/bin/sh\n"+body+"\n"); err != nil {
 			t.Fatal(err)
@@ -92,38 +101,25 @@ func TestSlurmEpilogLeavesNothing(t *testing.T) {
 	defer cancel()
 	cmd := exec.CommandContext(ctx, "sh", filepath.Join(root, "examples/slurm/epilog.sh"))
 	cmd.Env = []string{
-		"PATH=" + bin + ":" + os.Getenv("PATH"), "SLURM_CLUSTER_NAME=lab", "SLURM_JOB_ID=1", "SLURM_JOB_UID=65534", "SLURM_JOB_GID=65534",
+		"PATH=" + bin + ":" + os.Getenv(
+			"PATH",
+		),
+		"FIFO=" + fifo,
+		"GPUSHARE_PROLOG_SECONDS=5",
+		"SLURM_CLUSTER_NAME=lab",
+		"SLURM_JOB_ID=1",
+		"SLURM_JOB_UID=65534",
+		"SLURM_JOB_GID=65534",
 	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	for {
-		left := commandsWith(t, hangs)
-		if left == "" {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatalf("it left %s", left)
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
-}
-
-// commandsWith are the processes that have this argument.
-func commandsWith(t *testing.T, argument string) (found string) {
-	t.Helper()
-	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
-	if err != nil {
+	if err := end.SetReadDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
-	for _, file := range files {
-		b, err := os.ReadFile(file)
-		if err == nil && strings.Contains(string(b), "\x00"+argument+"\x00") {
-			found += " " + strings.ReplaceAll(string(b), "\x00", " ")
-		}
+	if b, err := io.ReadAll(end); string(b) != "begun\n" || err != nil {
+		t.Errorf("what wrote to the output said %q, and has not ended: %v", b, err)
 	}
-	return found
 }
 
 // Every node of a cluster has the scripts, also one without GPUs and without gpushare: there they do nothing, and succeed.
