@@ -94,8 +94,10 @@ func TestRefusals(t *testing.T) {
 			s.add("first", "gpu", now.Add(-2*time.Hour))
 			s.add("second", "gpu", now.Add(-2*time.Hour))
 			s.add("deleted", "gpu", now.Add(-2*time.Hour)) // It has no cgroup.
-			s.set(func() { s.pods["deleted"].DeletionTimestamp = &metav1.Time{Time: now} })
-			s.watcher <- podEvent("MODIFIED", s.pods["deleted"])
+			s.set(func() {
+				s.pods["deleted"].DeletionTimestamp = &metav1.Time{Time: now}
+				s.watcher <- podEvent("MODIFIED", s.pods["deleted"])
+			})
 			await(t, "the pods are read", func() bool {
 				list := f.Pods.Of("team", "gpu")
 				return len(list) == 3 && list[0].Deleted
@@ -129,7 +131,7 @@ func TestRefusals(t *testing.T) {
 			}
 			// The pods are removed.
 			for _, name := range []string{"first", "second", "deleted"} {
-				s.watcher <- podEvent("DELETED", s.pods[name])
+				s.set(func() { s.watcher <- podEvent("DELETED", s.pods[name]) })
 			}
 			await(t, "the pods are removed", func() bool { return len(f.Pods.Of("team", "gpu")) == 0 })
 			if f.pass(ctx, now.Add(time.Hour), leases, tries); len(tries) > 0 {

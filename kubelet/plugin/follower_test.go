@@ -86,6 +86,7 @@ func (s *podServer) read(w http.ResponseWriter, r *http.Request) {
 }
 
 func podEvent(kind string, p *corev1.Pod) metav1.WatchEvent {
+	p = p.DeepCopy()
 	p.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"}
 	b, err := json.Marshal(p)
 	if err != nil {
@@ -159,8 +160,9 @@ func (s *podServer) add(name, claim string, created time.Time) {
 		Namespace: "team", Name: name, UID: types.UID("uid-" + name), CreationTimestamp: metav1.NewTime(created), ResourceVersion: "2",
 	}}
 	p.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "gpu", ResourceClaimName: &claim}}
+	event := podEvent("ADDED", p)
 	s.set(func() { s.pods[name] = p })
-	s.watcher <- podEvent("ADDED", p)
+	s.watcher <- event
 }
 
 // joins records which cgroups leases have been given, and cgroups which pods have theirs.
