@@ -216,19 +216,23 @@ func (c stoppedCase) try(t *testing.T) (got string, after, waited time.Duration)
 	if c.late {
 		<-time.After(stoppedLimit - 150*time.Millisecond) // the place of the stop
 	}
-	signal := func(s syscall.Signal) {
+	signal := func(s syscall.Signal) (ended bool) {
 		pids := []int{client.Process.Pid}
 		if c.worker {
 			pids = append(pids, worker)
 		}
 		for _, pid := range pids {
-			if err := syscall.Kill(pid, s); err != nil {
+			err := syscall.Kill(pid, s)
+			if errors.Is(err, unix.ESRCH) {
+				return true
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
 		}
+		return false
 	}
-	signal(syscall.SIGSTOP)
-	if !isStopped(t, client.Process.Pid) { // This process had no processor until the client's deadline had passed.
+	if signal(syscall.SIGSTOP) || !isStopped(t, client.Process.Pid) { // This process had no processor until the client's deadline had passed.
 		return "the end of the client before it was stopped", 0, procfstest.Waited(os.Getpid()) - before
 	}
 	if !c.hang {
