@@ -232,7 +232,8 @@ func (c stoppedCase) try(t *testing.T) (got string, after, waited time.Duration)
 		}
 		return false
 	}
-	if signal(syscall.SIGSTOP) || !isStopped(t, client.Process.Pid) { // This process had no processor until the client's deadline had passed.
+	if signal(syscall.SIGSTOP) || !isStopped(t, client.Process.Pid) {
+		// This process had no processor until the client's deadline had passed.
 		return "the end of the client before it was stopped", 0, procfstest.Waited(os.Getpid()) - before
 	}
 	if !c.hang {
