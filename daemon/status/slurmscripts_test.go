@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/internal/external"
 	"github.com/gpushare/gpushare/internal/slurm"
 	"github.com/gpushare/gpushare/internal/version"
+	"github.com/gpushare/gpushare/test/programs"
 )
 
 // Where Slurm places, doctor says whether its Prolog and Epilog are there and of this version.
@@ -46,7 +47,7 @@ func TestSlurmScriptsOfTheNode(t *testing.T) {
 			if text == "" {
 				continue
 			}
-			if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
+			if err := programs.Write(path, []byte(text)); err != nil {
 				t.Fatal(err)
 			}
 		}

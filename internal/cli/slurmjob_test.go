@@ -421,7 +421,7 @@ func TestSlurmInstall(t *testing.T) {
 	}
 	// Another version wrote this one.
 	old := strings.Replace(string(b), version.Version, "v0.0.1", 1)
-	if err := os.WriteFile(filepath.Join(dir, siteFiles[0]), []byte(old), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(dir, siteFiles[0]), []byte(old)); err != nil {
 		t.Fatal(err)
 	}
 	if r = siteCommand(
@@ -442,10 +442,10 @@ func TestSlurmInstall(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.out), &j); err != nil || len(j.Files) != 4 || j.Files[3].Done != "removed" || len(there()) != 4 {
 		t.Errorf("--json: %v, %+v, %v", err, j, there())
 	}
-	if err := os.WriteFile(filepath.Join(dir, "prolog.d/mine"), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(dir, "prolog.d/mine"), []byte("#!/bin/sh\n")); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(dir, siteFiles[3]), []byte("#!/bin/sh\n"), 0o755); err != nil {
+	if err := programs.Write(filepath.Join(dir, siteFiles[3]), []byte("#!/bin/sh\n")); err != nil {
 		t.Fatal(err)
 	}
 	if r = siteCommand(
@@ -469,7 +469,7 @@ func TestSlurmInstall(t *testing.T) {
 func TestSlurmInstallRefuses(t *testing.T) {
 	t.Parallel()
 	write := func(path, text string) error {
-		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o755))
+		return errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), programs.Write(path, []byte(text)))
 	}
 	for _, c := range []struct {
 		name string
@@ -533,7 +533,7 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 		t.Errorf("none, and Slurm runs none: %d, %s", r.code, r.out)
 	}
 	own := filepath.Join(dir, "prolog.d/site")
-	if err := errors.Join(os.Mkdir(filepath.Dir(own), 0o755), os.WriteFile(own, []byte("#!/bin/sh\n"), 0o755)); err != nil {
+	if err := errors.Join(os.Mkdir(filepath.Dir(own), 0o755), programs.Write(own, []byte("#!/bin/sh\n"))); err != nil {
 		t.Fatal(err)
 	}
 	if r := check(config("Prolog = " + dir + "/prolog.d/*")); r.code != 0 {
@@ -570,7 +570,7 @@ func TestSlurmCheckOfTheScripts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(path, []byte(strings.Replace(string(b), version.Version, "v0.0.1", 1)), 0o755); err != nil {
+	if err := programs.Write(path, []byte(strings.Replace(string(b), version.Version, "v0.0.1", 1))); err != nil {
 		t.Fatal(err)
 	}
 	if r := check(config(whole)); r.code != api.ExitDegraded || !strings.Contains(r.out, path+" is of gpushare v0.0.1") {
