@@ -10,7 +10,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// The variables of the SPANK plug-in, as a Prolog has them, and their forms. A user can set them without the plug-in.
+// The variables of the SPANK plug-in, as a Prolog has them, and their forms. They are text of the user.
 const (
 	memoryVariable = "SPANK_GPUSHARE_MEMORY"
 	shareVariable  = "SPANK_GPUSHARE_SHARE"
