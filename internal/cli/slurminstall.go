@@ -146,8 +146,8 @@ func (a *app) slurmInstall(f *slurmSite) error {
 		}
 	}
 	return a.slurmSiteDone(
-		&out, "when every node of the cluster has these files, also one without GPUs, which its first job drains otherwise,\n"+
-			"in slurm.conf (without RunInJob before Slurm 24.05):",
+		&out, "run it on every node of the cluster first, also on those without GPUs: Slurm drains a node that lacks its Prolog.\n"+
+			"Then slurm.conf needs (without RunInJob before Slurm 24.05):",
 	)
 }
 
@@ -220,7 +220,7 @@ func (a *app) slurmUninstall(ctx context.Context, f *slurmSite) error {
 			return fmt.Errorf("cannot remove %s: %w", file.Path, err)
 		}
 	}
-	return a.slurmSiteDone(&out, "no longer in slurm.conf:")
+	return a.slurmSiteDone(&out, "slurm.conf must name none of these any more:")
 }
 
 // refuseRunning refuses to remove scripts that Slurm runs, or may run.

@@ -330,7 +330,7 @@ func siteCommand(t *testing.T, args ...string) result {
 func TestSlurmUninstallRefuses(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 || !strings.Contains(r.out, "its first job drains otherwise") {
+	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 || !strings.Contains(r.out, "Slurm drains a node that lacks its Prolog") {
 		t.Fatalf("%d: %s%s", r.code, r.out, r.err)
 	}
 	for _, c := range []struct{ name, config, says string }{
