@@ -79,7 +79,7 @@ func newKept(t *testing.T, ending func()) (*Leases, *endedLimits, string) {
 // A lease that ends while a cgroup is joined to it leaves no scope and no limit: its cgroups are free for the next lease.
 func TestALeaseEndsWhileACgroupIsJoined(t *testing.T) {
 	if _, err := cgroup.FindHierarchy(); err != nil {
-		t.Skip(err)
+		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
 	t.Parallel()
 	ending, ended := make(chan struct{}), make(chan error, 1)
@@ -115,7 +115,7 @@ func TestALeaseEndsWhileACgroupIsJoined(t *testing.T) {
 // A join that fails leaves the lease the cgroups of before.
 func TestAFailedJoinChangesNothing(t *testing.T) {
 	if _, err := cgroup.FindHierarchy(); err != nil {
-		t.Skip(err)
+		t.Skipf("needs a cgroup v2 hierarchy: %v", err)
 	}
 	t.Parallel()
 	ls, _, id := newKept(t, func() {})

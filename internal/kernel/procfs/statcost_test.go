@@ -43,7 +43,7 @@ func reads(t *testing.T) (n int) {
 	b := make([]byte, 1024)
 	f, err := unix.Open(fmt.Sprintf("/proc/self/task/%d/io", unix.Gettid()), unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EACCES) {
-		t.Skipf("the kernel does not count the calls of a thread, or does not show it: %v", err)
+		t.Skipf("needs a kernel that counts the calls of a thread, and shows its io: %v", err)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -57,6 +57,6 @@ func reads(t *testing.T) (n int) {
 			return n
 		}
 	}
-	t.Skip("the kernel does not count the calls of a thread")
+	t.Skip("needs a kernel that counts the calls of a thread, in syscr of its io")
 	return 0
 }
