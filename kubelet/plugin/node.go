@@ -43,14 +43,11 @@ type knownMIG struct {
 
 // Read reads the status and what belongs to it. The spec is read again when its generation changes.
 func (x *Node) Read(ctx context.Context) (*publish.Node, error) {
-	s, err := x.Daemon.Status(ctx)
+	s, m, err := x.observed(ctx)
 	if err != nil {
 		return nil, err
 	}
-	m, err := x.instances(ctx, s)
-	if err != nil {
-		return nil, err
-	}
+	x.complete(s, m)
 	n := &publish.Node{Status: s, MIG: m, Host: map[string]publish.Host{}}
 	if n.Tenant, err = x.tenant(ctx, s.Node.Generation); err != nil {
 		return nil, err
@@ -70,17 +67,58 @@ func (x *Node) Leases(ctx context.Context) ([]api.Lease, error) {
 	return s.Leases, nil
 }
 
-// instances are the instances of the node and what it can have. Of a GPU that does not answer, and of all while the driver does not, they
-// are those of before: what is published stays, and has the taints that the status says. Without them it would be withdrawn, and the pods
-// on a lost GPU would stay there.
-func (x *Node) instances(ctx context.Context, s *api.Status) (*api.MIGList, error) {
+// mostTorn is how often the node is read again of which two answers do not fit together: a GPU that changes without an end is published
+// as it was read last.
+const mostTorn = 3
+
+// observed is the status of the node, and its instances with what it can have, of one state: an instance that only one of the answers has
+// would be one of nobody.
+func (x *Node) observed(ctx context.Context) (s *api.Status, m *api.MIGList, err error) {
+	for range mostTorn {
+		if m, err = x.instances(ctx); err != nil {
+			return nil, nil, err
+		}
+		// It is read last: a lease has its instance before the list has it as in use.
+		if s, err = x.Daemon.Status(ctx); err != nil {
+			return nil, nil, err
+		}
+		if !torn(s, m) {
+			break
+		}
+	}
+	return s, m, nil
+}
+
+// torn reports whether an instance is in one of the answers alone.
+func torn(s *api.Status, m *api.MIGList) bool {
+	for i := range m.GPUs {
+		d := &m.GPUs[i]
+		j := slices.IndexFunc(s.GPUs, func(g api.GPUStatus) bool { return g.UUID == d.UUID })
+		if j < 0 || s.GPUs[j].MIG == nil {
+			continue // It does not answer any more.
+		}
+		has := s.GPUs[j].MIG.Instances
+		if len(has) != len(d.Instances) || slices.ContainsFunc(d.Instances, func(in api.MIGInstance) bool {
+			return !slices.ContainsFunc(has, func(x api.InstanceStatus) bool { return x.Placement == in.Placement })
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// instances are the instances of the node and what it can have; none while the driver does not answer.
+func (x *Node) instances(ctx context.Context) (*api.MIGList, error) {
 	m, err := x.Daemon.MIG(ctx)
 	if e, ok := errors.AsType[*api.Error](err); ok && e.Kind == api.KindUnavailable {
-		m, err = &api.MIGList{}, nil
+		return &api.MIGList{}, nil
 	}
-	if err != nil {
-		return nil, err
-	}
+	return m, err
+}
+
+// complete adds the instances of a GPU that does not answer, and of all while the driver does not: those of before. What is published
+// stays, and has the taints that the status says. Without them it would be withdrawn, and the pods on a lost GPU would stay there.
+func (x *Node) complete(s *api.Status, m *api.MIGList) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	if x.known == nil {
@@ -102,7 +140,6 @@ func (x *Node) instances(ctx context.Context, s *api.Status) (*api.MIGList, erro
 			m.GPUs, g.MIG = append(m.GPUs, known.device), known.status
 		}
 	}
-	return m, nil
 }
 
 // tenant is the tenant whose grants are offered; nil: the spec has none of this name.

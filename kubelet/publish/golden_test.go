@@ -88,6 +88,22 @@ func TestWithheldAndTainted(t *testing.T) {
 			n.Status.GPUs[0].Closures = []api.Closure{{Kind: "changing"}}
 		}, first, "", ""},
 		"lost": {func(n *publish.Node) { n.Status.GPUs[2].State = "lost" }, whole, "", "gpushare.dev/lost:NoExecute"},
+		// What is known of its instances is of before it was lost: one that was created for a claim since then has no lease in it.
+		"lost with an instance in use": {func(n *publish.Node) {
+			n.Status.GPUs[0].State = "lost"
+			n.MIG.GPUs[0].Instances = []api.MIGInstance{{ProfileID: 9, Profile: "3g.40gb", Placement: api.MIGPlacement{Size: 4}, InUse: true}}
+		}, first, "", "gpushare.dev/lost:NoExecute"},
+		"lost with memory of other grants": {func(n *publish.Node) {
+			n.Status.GPUs[1].State = "missing"
+			n.Status.GPUs[1].Granted = []api.GrantedMemory{{Tenant: others, Grant: "x", Bytes: 60 << 30}}
+		}, part, "", "gpushare.dev/missing:NoExecute"},
+		"lost with a local lease": {func(n *publish.Node) {
+			n.Status.GPUs[2].State = "no-driver"
+			n.Status.Leases = append(n.Status.Leases, owned)
+		}, whole, "", "gpushare.dev/no-driver:NoExecute"},
+		"lost, of another engine": {func(n *publish.Node) {
+			n.Status.GPUs[2].State, n.Status.GPUs[2].Owner = "lost", "slurm"
+		}, whole, "belongs to slurm", ""},
 		"maintenance": {
 			func(n *publish.Node) { n.Status.Node.Maintenance = &api.Maintenance{} }, whole, "", "gpushare.dev/maintenance:NoSchedule",
 		},

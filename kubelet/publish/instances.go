@@ -51,9 +51,7 @@ func (n *Node) layout(g *api.GPUStatus, d *api.MIGDevice, grants []*api.GrantSpe
 			continue
 		}
 		o.of(n, of)
-		if o.Withheld == "" {
-			o.Withheld = n.inTheWay(g, d, in.Placement)
-		}
+		o.Withheld = n.withheld(g, func() string { return n.inTheWay(g, d, in.Placement) })
 		out = append(out, o)
 	}
 	return out
@@ -85,9 +83,7 @@ func (n *Node) placements(g *api.GPUStatus, d *api.MIGDevice, grants []*api.Gran
 			o := n.instance(g, p, at)
 			o.of(n, of[p.Name])
 			o.counters = append(o.counters, counterUse{c.set(g), c.uses(p, at)})
-			if o.Withheld == "" {
-				o.Withheld = n.inTheWay(g, d, at)
-			}
+			o.Withheld = n.withheld(g, func() string { return n.inTheWay(g, d, at) })
 			out = append(out, o)
 		}
 	}
@@ -115,14 +111,13 @@ func overlap(a, b api.MIGPlacement) bool { return a.Start < b.Start+b.Size && b.
 func (n *Node) instance(g *api.GPUStatus, p *api.MIGProfile, at api.MIGPlacement) Offer {
 	start := at.Start
 	o := Offer{
-		Name:     fmt.Sprintf("gpu-%d-mig-%s-%d", g.Index, nameOf(p.Name), at.Start),
-		Type:     TypeMIG,
-		GPU:      g.UUID,
-		Start:    &start,
-		Withheld: n.lent(g),
-		index:    g.Index,
-		size:     at.Size,
-		device:   n.device(g, TypeMIG),
+		Name:   fmt.Sprintf("gpu-%d-mig-%s-%d", g.Index, nameOf(p.Name), at.Start),
+		Type:   TypeMIG,
+		GPU:    g.UUID,
+		Start:  &start,
+		index:  g.Index,
+		size:   at.Size,
+		device: n.device(g, TypeMIG),
 	}
 	o.device.Attributes["parentUUID"], o.device.Attributes["profile"] = text(g.UUID), text(p.Name)
 	o.device.Attributes["placementStart"] = number(int(at.Start))

@@ -89,6 +89,15 @@ func (n *Node) lent(g *api.GPUStatus) string {
 	return ""
 }
 
+// withheld is why a device of a GPU is not published: the GPU is not for Kubernetes, or something is in the way of claims. A lost GPU takes
+// none anyway, and what is in the way there may be of before: it is published, because its taint moves away the pods that have it.
+func (n *Node) withheld(g *api.GPUStatus, inTheWay func() string) string {
+	if why := n.lent(g); why != "" || lost[g.State] {
+		return why
+	}
+	return inTheWay()
+}
+
 // grants are those of the tenant that may use a GPU, with what the status says of them.
 func (n *Node) grants(g *api.GPUStatus, mine func(*api.GrantSpec) bool) []*api.GrantSpec {
 	var out []*api.GrantSpec

@@ -29,7 +29,7 @@ func (n *Node) shares(g *api.GPUStatus) []Offer {
 			Type:     g.Mode,
 			GPU:      g.UUID,
 			Grants:   []string{spec.Name},
-			Withheld: n.lent(g),
+			Withheld: n.withheld(g, func() string { return n.full(g, spec, share) }),
 			index:    g.Index,
 			device:   n.device(g, g.Mode),
 		}
@@ -37,9 +37,6 @@ func (n *Node) shares(g *api.GPUStatus) []Offer {
 		several := true
 		o.device.AllowMultipleAllocations = &several
 		o.device.Capacity = capacities(share, spec.MaxLeases)
-		if o.Withheld == "" {
-			o.Withheld = n.full(g, spec, share)
-		}
 		o.named()
 		out = append(out, o)
 	}

@@ -20,7 +20,7 @@ func (n *Node) whole(g *api.GPUStatus) []Offer {
 		Name:     fmt.Sprintf("gpu-%d", g.Index),
 		Type:     TypeGPU,
 		GPU:      g.UUID,
-		Withheld: n.lent(g),
+		Withheld: n.withheld(g, func() string { return n.occupied(g) }),
 		index:    g.Index,
 		device:   n.device(g, TypeGPU),
 	}
@@ -30,9 +30,14 @@ func (n *Node) whole(g *api.GPUStatus) []Offer {
 		o.Grants = append(o.Grants, spec.Name)
 	}
 	o.limitedBy(n, ones)
-	if others := n.others(g); o.Withheld == "" && len(others) > 0 {
-		o.Withheld = usedBy(others[0])
-	}
 	o.named()
 	return []Offer{o}
+}
+
+// occupied names a lease of no claim that has the GPU; empty: there is none.
+func (n *Node) occupied(g *api.GPUStatus) string {
+	if others := n.others(g); len(others) > 0 {
+		return usedBy(others[0])
+	}
+	return ""
 }
