@@ -74,7 +74,7 @@ kubelet: need
 kubelet-archive: kubelet
 	@mkdir -p build/packages
 	@tar -C bin --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 -czf build/packages/gpushare-kubelet-$(VERSION).tar.gz gpushare-kubelet \
-		-C ../kubelet/deploy gpushare-kubelet.service classes.yaml daemonset.yaml examples.yaml node.yaml
+		-C ../kubelet/deploy gpushare-kubelet.service Containerfile classes.yaml daemonset.yaml examples.yaml node.yaml
 
 demo: build
 	@$(GO) run ./test/demo

@@ -72,7 +72,7 @@ func (x *Node) Leases(ctx context.Context) ([]api.Lease, error) {
 const mostTorn = 3
 
 // observed is the status of the node, and its instances with what it can have, of one state: an instance that only one of the answers has
-// would be one of nobody.
+// would be one of no lease.
 func (x *Node) observed(ctx context.Context) (s *api.Status, m *api.MIGList, err error) {
 	for range mostTorn {
 		if m, err = x.instances(ctx); err != nil {

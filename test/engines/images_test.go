@@ -10,7 +10,9 @@ import (
 	"encoding/json"
 	"errors"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/test/machine"
@@ -20,18 +22,14 @@ import (
 const (
 	pauseImage = "docker.io/lab/pause:1"
 	workImage  = "docker.io/lab/work:1"
-	// driverImage is as a site builds one for the DaemonSet: the static program alone.
+	// driverImage is built from the Containerfile, as a site does it for the DaemonSet.
 	driverImage = "docker.io/lab/gpushare-kubelet:1"
 )
 
 // images writes an archive of images, in the layout of OCI, with the program of test/engines/pod as /pod: one is what keeps the
-// namespaces of a pod, the other one what its containers run. A third has the driver.
+// namespaces of a pod, the other one what its containers run. The image of the driver is in an archive of its own.
 func images(t *testing.T, driver string) string {
 	t.Helper()
-	static, err := os.ReadFile(filepath.Join(driver, "gpushare-kubelet"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	program, err := os.ReadFile(filepath.Join(machine.Program(t, "github.com/gpushare/gpushare/test/engines/pod"), "pod"))
 	if err != nil {
 		t.Fatal(err)
@@ -42,18 +40,41 @@ func images(t *testing.T, driver string) string {
 		t.Fatal(err)
 	}
 	a := &archive{w: tar.NewWriter(f), has: map[string]bool{}}
-	layer, only := a.layer("pod", program), a.layer("gpushare-kubelet", static)
+	layer := a.layer(program)
 	a.file("oci-layout", a.json(map[string]string{"imageLayoutVersion": "1.0.0"}))
 	index := map[string]any{"schemaVersion": 2, "manifests": []any{
 		a.image(pauseImage, layer, "/pod", "wait"),
 		a.image(workImage, layer, "/pod", "show"),
-		a.image(driverImage, only, "/gpushare-kubelet"),
 	}}
 	a.file("index.json", a.json(index))
 	if err := errors.Join(a.err, a.w.Close(), f.Close()); err != nil {
 		t.Fatal(err)
 	}
+	built(t, driver, filepath.Join(dir, "driver.tar"))
 	return dir
+}
+
+// built builds the image of the driver with buildah, into an archive.
+func built(t *testing.T, driver, file string) {
+	t.Helper()
+	if _, err := exec.LookPath("buildah"); err != nil {
+		t.Fatal("buildah is not here, and the image of the driver is built with it: install the package buildah")
+	}
+	store := t.TempDir()
+	buildah := func(args ...string) {
+		t.Helper()
+		own := []string{"--root", filepath.Join(store, "root"), "--runroot", filepath.Join(store, "run"), "--storage-driver", "vfs"}
+		if out, err := exec.CommandContext(t.Context(), "buildah", append(own, args...)...).CombinedOutput(); err != nil {
+			t.Fatalf("buildah %v: %v\n%s", args, err, out)
+		}
+	}
+	containerfile, err := filepath.Abs("../../kubelet/deploy/Containerfile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	buildah("build", "-t", driverImage, "-f", containerfile, driver)
+	_, tag, _ := strings.Cut(driverImage, ":")
+	buildah("push", driverImage, "oci-archive:"+file+":"+tag)
 }
 
 // archive is an image layout in a tar file. It keeps its first error.
@@ -71,7 +92,7 @@ type descriptor struct {
 }
 
 // layer has the program, and the directories that are mounted into.
-func (a *archive) layer(name string, program []byte) descriptor {
+func (a *archive) layer(program []byte) descriptor {
 	var b bytes.Buffer
 	w := tar.NewWriter(&b)
 	add := func(h tar.Header, content []byte) {
@@ -83,7 +104,7 @@ func (a *archive) layer(name string, program []byte) descriptor {
 	for _, d := range []string{"dev", "etc", "proc", "run", "sys", "tmp", "usr", "usr/bin", "var", "var/lib"} {
 		add(tar.Header{Typeflag: tar.TypeDir, Name: d + "/", Mode: 0o755}, nil)
 	}
-	add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: 0o755}, program)
+	add(tar.Header{Typeflag: tar.TypeReg, Name: "pod", Mode: 0o755}, program)
 	a.err = errors.Join(a.err, w.Close())
 	return a.blob("application/vnd.oci.image.layer.v1.tar", b.Bytes())
 }

@@ -21,6 +21,7 @@ start_containerd() {
 	until_true 180 test -S /run/containerd/containerd.sock
 	until_true 60 containerd_answers
 	"$lab/ctr" -n k8s.io images import --local --snapshotter native /opt/lab/images/images.tar
+	"$lab/ctr" -n k8s.io images import --local --snapshotter native --base-name docker.io/lab/gpushare-kubelet /opt/lab/images/driver.tar
 }
 
 containerd_answers() { "$lab/ctr" version >/dev/null 2>&1; }
