@@ -158,6 +158,8 @@ func TestKubernetes(t *testing.T) {
 	}
 	t.Run("instances", l.instances)
 	t.Run("parts", l.parts)
+	t.Run("classes", l.classesOfPods)
+	t.Run("refusal", l.refusalIsAnEvent)
 	t.Run("claims-and-kills", l.claimsOutliveKills)
 	t.Run("shares", l.sharesAreEnforced)
 	t.Run("examples", l.examplesRun)
