@@ -139,6 +139,9 @@ func usedBy(l *api.Lease) string {
 	return fmt.Sprintf("lease %s of %s has it", l.ID, l.User)
 }
 
+// Index is the number of its GPU.
+func (o *Offer) Index() int { return o.index }
+
 // Placement is where the MIG instance of the offer is, and Profile its profile.
 func (o *Offer) Placement() api.MIGPlacement { return api.MIGPlacement{Start: *o.Start, Size: o.size} }
 

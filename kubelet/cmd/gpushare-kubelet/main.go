@@ -49,8 +49,25 @@ type options struct {
 	socket, tenant         string
 	kubeconfig, node, root string
 	cdi, cgroups, podUID   string
-	debug, version         bool
+	debug, version, json   bool
+	offers                 bool // print what is offered, and end
 }
+
+// daemon is gpushared. The program runs as root, for its files, and asks gpushared for no more than it needs.
+func (o *options) daemon() *client.Client {
+	return &client.Client{Socket: cmp.Or(o.socket, os.Getenv("GPUSHARE_SOCKET")), Role: api.RoleEngine}
+}
+
+const usage = `Usage: gpushare-kubelet [flags]          publish this node to Kubernetes and prepare claims, until SIGTERM
+       gpushare-kubelet [flags] offers   print what the node offers to Kubernetes now, and why not the rest
+
+Examples:
+  gpushare-kubelet --kubeconfig=/etc/kubernetes/kubelet.conf
+  gpushare-kubelet offers
+  gpushare-kubelet --tenant=batch --json offers
+
+Flags:
+`
 
 func parse(args []string, stderr io.Writer) (*options, error) {
 	o := &options{}
@@ -71,11 +88,22 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	)
 	f.BoolVar(&o.debug, "debug", false, "log more")
 	f.BoolVar(&o.version, "version", false, "print the version and exit")
+	f.BoolVar(&o.json, "json", false, "print JSON; of offers")
+	f.Usage = func() {
+		fmt.Fprint(stderr, usage)
+		f.PrintDefaults()
+	}
 	if err := f.Parse(args); err != nil {
 		return nil, err
 	}
-	if f.NArg() > 0 {
-		return nil, fmt.Errorf("unexpected argument %q: it takes flags only", f.Arg(0))
+	o.offers = f.Arg(0) == "offers"
+	switch {
+	case f.NArg() > 1 && o.offers:
+		return nil, fmt.Errorf("unexpected argument %q: flags are before offers, and it takes nothing else", f.Arg(1))
+	case f.NArg() > 0 && !o.offers:
+		return nil, fmt.Errorf("unexpected argument %q: it takes flags, and offers", f.Arg(0))
+	case o.json && !o.offers:
+		return nil, errors.New("--json is of offers: 'gpushare-kubelet --json offers'")
 	}
 	return o, nil
 }
@@ -93,7 +121,12 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stdout, "gpushare-kubelet "+version.Version)
 		return 0
 	}
-	if err := serve(ctx, o, stderr); err != nil {
+	if o.offers {
+		err = offers(ctx, o, stdout)
+	} else {
+		err = serve(ctx, o, stderr)
+	}
+	if err != nil {
 		fmt.Fprintf(stderr, "gpushare-kubelet: %v\n", err)
 		return 1
 	}
@@ -122,8 +155,7 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	}
 	ctx, fail := context.WithCancelCause(ctx)
 	defer fail(nil)
-	// It runs as root, for its files, and asks gpushared for no more than it needs.
-	daemon := &client.Client{Socket: cmp.Or(o.socket, os.Getenv("GPUSHARE_SOCKET")), Role: api.RoleEngine}
+	daemon := o.daemon()
 	defer daemon.Close()
 	reader := &plugin.Node{Daemon: daemon, Tenant: o.tenant}
 	p := &plugin.Plugin{
