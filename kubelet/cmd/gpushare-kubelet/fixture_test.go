@@ -253,7 +253,7 @@ func leases(t *testing.T, n *harness.Node) []api.Lease {
 	return out
 }
 
-// files are what is in the directory of CDI files, besides those of gpushared.
+// files are what is in the directory of CDI files, besides those of gpushared, which it may be writing.
 func (d *driver) files(t *testing.T) []string {
 	t.Helper()
 	entries, err := os.ReadDir(d.cdi())
@@ -262,7 +262,7 @@ func (d *driver) files(t *testing.T) []string {
 	}
 	var out []string
 	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), "gpushare-") {
+		if !strings.HasPrefix(strings.TrimPrefix(e.Name(), "."), "gpushare-") {
 			out = append(out, e.Name())
 		}
 	}
