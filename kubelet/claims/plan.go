@@ -41,6 +41,15 @@ func PlanOf(n *publish.Node, pool string, c *resourceapi.ResourceClaim) (*Plan, 
 	if len(p.Results) == 0 {
 		return p, nil
 	}
+	for i := range c.Status.Allocation.Devices.Config {
+		if o := c.Status.Allocation.Devices.Config[i].Opaque; o != nil && o.Driver == publish.Driver {
+			return nil, refuse(
+				c,
+				"it or its class has parameters for %s, which knows none: an amount is a capacity of its request",
+				o.Driver,
+			)
+		}
+	}
 	if n.Tenant == nil {
 		return nil, refuse(c, "the spec of the node has no tenant for Kubernetes")
 	}

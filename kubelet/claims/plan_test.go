@@ -63,3 +63,25 @@ func TestGrantOfAsManyGPUs(t *testing.T) {
 		t.Errorf("a claim of a GPU that is not offered is answered with %v", err)
 	}
 }
+
+// Parameters that nothing carries out are refused. Those of another driver are its own.
+func TestParametersAreRefused(t *testing.T) {
+	t.Parallel()
+	n := wholeNode(api.GrantSpec{Name: "alone", Exclusive: 1})
+	for driver, refused := range map[string]bool{publish.Driver: true, "net.example": false} {
+		c := claimOf("gpu-0")
+		c.Status.Allocation.Devices.Config = []resourceapi.DeviceAllocationConfiguration{
+			{DeviceConfiguration: resourceapi.DeviceConfiguration{
+				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver},
+			}},
+		}
+		if _, err := claims.PlanOf(
+			n,
+			"node",
+			c,
+		); (err != nil) != refused ||
+			refused && !strings.Contains(err.Error(), "has parameters for") {
+			t.Errorf("parameters for %s are answered with %v", driver, err)
+		}
+	}
+}
