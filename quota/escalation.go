@@ -73,6 +73,8 @@ func (d DeviceMemory) short() bool { return d.Free != nil && *d.Free < d.Reserve
 //
 // A lease is frozen or stopped only on current values from the driver: a last known value keeps a warning active, but does
 // nothing more. Leases are stopped one at a time, the next only after the memory of the last was freed.
+//
+// A grace that was used returns slowly, see graceReturns: programs that are restarted before each grace is over are stopped too.
 type Escalation struct {
 	// MaxFrozen is the longest time that a lease is frozen without a break. 0: 5 s.
 	MaxFrozen time.Duration
@@ -82,15 +84,19 @@ type Escalation struct {
 	LeakAfter time.Duration
 
 	accounts  map[string]*account
-	evaluated time.Duration // the last measurement
+	spent     map[string]*graces // what each account has used of its grace, also one that has no leases at the moment
+	evaluated time.Duration      // the last measurement
 	victim    *victim
-	nextStop  time.Duration // no lease is stopped before this
+	last      stopEnd       // of the last lease that got a signal
+	nextStop  time.Duration // no other lease is stopped before this
 	pressure  bool          // the GPU has less free than its reserve, and it was reported
 }
 
 // account is the state of one account.
 type account struct {
 	limit    uint64
+	grace    time.Duration     // by the policy of the last measurement
+	spent    *graces           // what it has used of it
 	acted    bool              // its leases were frozen or stopped above the limit, by the policy of the last measurement
 	known    map[string]uint64 // last known use by lease
 	high     int               // samples in a row at or above 90 %
@@ -122,7 +128,7 @@ func (e *Escalation) Evaluate(now time.Duration, device DeviceMemory, list []Mem
 	}
 	e.evaluated = now
 	list = slices.SortedFunc(slices.Values(list), func(a, b MemoryAccount) int { return cmp.Compare(a.ID, b.ID) })
-	out := e.removed(list)
+	out := e.removed(now, list)
 	readings := make([]reading, len(list))
 	order := make([]int, len(list))
 	for i := range list {
@@ -146,10 +152,11 @@ func (e *Escalation) Evaluate(now time.Duration, device DeviceMemory, list []Mem
 
 // removed forgets the accounts that are not in the list, and thaws their leases: an account has no leases on a GPU any more,
 // or its grant was removed.
-func (e *Escalation) removed(list []MemoryAccount) (out []MemoryAction) {
+func (e *Escalation) removed(now time.Duration, list []MemoryAccount) (out []MemoryAction) {
 	for id, st := range e.accounts {
 		if !slices.ContainsFunc(list, func(a MemoryAccount) bool { return a.ID == id }) {
 			out = append(out, st.thawAll(&MemoryAccount{ID: id, Limit: st.limit}, 0)...)
+			e.keepGraces(now, st)
 			delete(e.accounts, id)
 		}
 	}
@@ -185,13 +192,14 @@ func (st *account) growth(used uint64) int64 {
 func (e *Escalation) read(a *MemoryAccount) reading {
 	st := e.accounts[a.ID]
 	if st == nil {
-		st = &account{limit: a.Limit, acted: a.acts() && !a.Tightened, known: map[string]uint64{}}
+		st = &account{limit: a.Limit, acted: a.acts() && !a.Tightened, spent: e.gracesOf(a), known: map[string]uint64{}}
 		e.accounts[a.ID] = st
 	}
 	if a.Limit < st.limit || st.limit == 0 || a.acts() && !st.acted {
-		st.over, st.lowered = nil, true // leases within the old limit, or under the old policy, get the full grace for the new one
+		// Leases within the old limit, or under the old policy, get the full grace for the new one.
+		st.over, st.lowered, *st.spent = nil, true, graces{}
 	}
-	st.limit, st.acted = a.Limit, a.acts()
+	st.limit, st.grace, st.acted = a.Limit, a.Grace, a.acts()
 	var r reading
 	known := map[string]uint64{}
 	for _, u := range a.Leases {
@@ -227,7 +235,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		})
 	}
 	if a.Limit == 0 {
-		st.high, st.notice, st.over, st.lowSince = 0, false, nil, nil
+		st.high, st.notice, st.over, st.lowSince, *st.spent = 0, false, nil, nil, graces{}
 		return nil
 	}
 	percent := func(p uint64) bool { return r.lastKnown >= part(a.Limit, p) }
@@ -237,9 +245,9 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		st.high = 0
 	}
 	if r.lastKnown > a.Limit && st.over == nil {
-		st.over = &now
+		st.begin(now)
 		st.notice = true
-		in := a.Grace
+		in := st.graceLeft(a)
 		if !a.acts() || a.DryRun {
 			in = 0
 		}
@@ -249,7 +257,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		add(MemoryNotice, 0)
 	}
 	if !percent(95) {
-		st.over, st.lowered = nil, false
+		st.below(now, a.Grace)
 	}
 	switch {
 	case percent(85):

@@ -80,7 +80,7 @@ func TestEscalation(t *testing.T) {
 		{"the known use alone is too much", OveruseKill, course{0: uses(31, 5), 5: uses(31, -1), 12: nil}, 13, []string{"0 over notified, 10s", "0 freeze a until 5", "5 thaw a", "6 freeze a until 11", "10 thaw a", "10 stop a, 10s"}},
 		{"memory that is not freed", OveruseKill, course{0: uses(31), 50: nil}, 60, []string{"0 over notified, 10s", "2 freeze a until 7", "7 thaw a", "8 freeze a until 13", "10 thaw a", "10 stop a, 10s", "20 kill a", "25 kill a", "30 kill a", "35 leak a", "36 kill a", "41 kill a", "46 kill a"}},
 		{"one process of a lease in place is stopped", OveruseKill, course{0: usesInPlace(31), 22: usesInPlace(20)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "27 clear"}},
-		{"the next process of a lease in place gets SIGTERM before it is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 10s"}},
+		{"the next process of a lease in place gets SIGTERM before it is killed", OveruseKill, course{0: usesInPlace(31), 45: usesInPlace(20)}, 46, []string{"0 over notified, 10s", "10 stop a, 10s", "20 kill a", "40 stop a, 1s", "41 kill a"}},
 		{"the rest of a job is killed although it is below the limit", OveruseKill, course{0: usesJob(40), 12: usesJob(10), 21: usesJob(0)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "17 clear", "20 kill a"}},
 		{"a job that ends on SIGTERM is not killed", OveruseKill, course{0: usesJob(40), 12: usesJob(0)}, 60, []string{"0 over notified, 10s", "10 stop a, 10s", "17 clear"}},
 		{"a job that frees memory in its grace runs on", OveruseKill, course{0: usesJob(40), 8: usesJob(10)}, 60, []string{"0 over notified, 10s", "13 clear"}},
@@ -306,6 +306,8 @@ func TestEscalationInvariants(t *testing.T) {
 		stopped, terminated := "", map[string]time.Duration{} // SIGTERM of this stop
 		frozen := map[string]time.Duration{}
 		overSince := map[string]time.Duration{}
+		free, kill := map[string]time.Duration{}, map[string]time.Duration{} // what they have of their grace, as it was returned
+		above := map[string]time.Duration{}                                  // when they may last have used of it
 		for range rapid.IntRange(5, 80).Draw(t, "steps") {
 			now += time.Duration(rapid.IntRange(100, 2000).Draw(t, "ms")) * time.Millisecond
 			var list []MemoryAccount
@@ -333,6 +335,11 @@ func TestEscalationInvariants(t *testing.T) {
 				free -= gibi / 2
 				device.Free = &free
 			}
+			for account, st := range l.accounts {
+				if st.over != nil {
+					above[account] = now
+				}
+			}
 			acts := l.Evaluate(now, device, list)
 			for _, a := range acts {
 				if a.Account == "" {
@@ -341,14 +348,30 @@ func TestEscalationInvariants(t *testing.T) {
 				i := int(a.Account[0] - 'x')
 				switch a.Kind {
 				case MemoryOver:
-					overSince[a.Account] = now
-				case MemoryStop:
-					if policy[i] != OveruseKill || !certain[a.Account] || now < overSince[a.Account]+grace[i] {
+					overSince[a.Account], free[a.Account] = now, a.Delay
+					acts := policy[i] == OveruseFreeze || policy[i] == OveruseKill
+					whole := now >= above[a.Account]+graceReturns*grace[i] // Since then it was within its limit.
+					if acts && (a.Delay > grace[i] || whole && a.Delay != grace[i]) {
 						t.Fatalf(
-							"at %v stops %s under %s: certain %v, over since %v, grace %v", now, a.Lease, policy[i], certain[a.Account],
-							overSince[a.Account], grace[i],
+							"at %v %s has %v of its grace of %v, last above its limit at %v",
+							now,
+							a.Account,
+							a.Delay,
+							grace[i],
+							above[a.Account],
 						)
 					}
+				case MemoryStop:
+					if policy[i] != OveruseKill || !certain[a.Account] || now < overSince[a.Account]+free[a.Account] {
+						t.Fatalf(
+							"at %v stops %s under %s: certain %v, over since %v, grace %v", now, a.Lease, policy[i], certain[a.Account],
+							overSince[a.Account], free[a.Account],
+						)
+					}
+					if a.Delay > grace[i] || a.Delay < min(grace[i], time.Second) {
+						t.Fatalf("%v between SIGTERM and SIGKILL, of a grace of %v", a.Delay, grace[i])
+					}
+					kill[a.Lease] = a.Delay
 					if _, ok := frozen[a.Lease]; ok {
 						t.Fatalf("%s gets SIGTERM while it is frozen", a.Lease)
 					}
@@ -363,7 +386,7 @@ func TestEscalationInvariants(t *testing.T) {
 					}
 				case MemoryKill:
 					at, ok := terminated[a.Lease]
-					if a.Lease != stopped || !ok || now < at+grace[i] {
+					if a.Lease != stopped || !ok || now < at+kill[a.Lease] {
 						t.Fatalf("at %v kills %s; %s got SIGTERM at %v, %v", now, a.Lease, stopped, at, ok)
 					}
 					if rapid.Bool().Draw(t, "SIGKILL is sent") {

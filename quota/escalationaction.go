@@ -94,12 +94,13 @@ func (a MemoryAction) String() string {
 	if a.DryRun {
 		is, gets = "would be", "would get"
 	}
+	in := a.Delay.Round(100 * time.Millisecond) // What is left of a grace can be any time.
 	switch a.Kind {
 	case MemoryNotice:
 		return use + ": close to its limit"
 	case MemoryOver:
-		if a.Delay > 0 {
-			return fmt.Sprintf("%s, more than granted: free memory within %v", use, a.Delay)
+		if in > 0 {
+			return fmt.Sprintf("%s, more than granted: free memory within %v", use, in)
 		}
 		return use + ", more than granted"
 	case MemoryClear:
@@ -111,15 +112,15 @@ func (a MemoryAction) String() string {
 	case MemoryStop:
 		if a.Job {
 			return fmt.Sprintf(
-				"%s: each process of job %s on the GPU %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay,
+				"%s: each process of job %s on the GPU %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, in,
 			)
 		}
 		if a.InPlace {
 			return fmt.Sprintf(
-				"%s: the process of lease %s that uses most %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay,
+				"%s: the process of lease %s that uses most %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, in,
 			)
 		}
-		return fmt.Sprintf("%s: lease %s %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, a.Delay)
+		return fmt.Sprintf("%s: lease %s %s SIGTERM and %s killed after %v", use, a.Lease, gets, is, in)
 	case MemoryKill:
 		if a.Job {
 			return fmt.Sprintf("%s: processes of job %s on the GPU did not end and are killed", use, a.Lease)

@@ -53,8 +53,9 @@ func (e *Escalation) maxFrozen() time.Duration {
 	return e.MaxFrozen
 }
 
-// runTime is how long a lease above its limit runs until it is frozen, when it neither grows nor frees memory.
-func (o *overrun) runTime(a *MemoryAccount, short bool) time.Duration {
+// runTime is how long a lease above its limit runs until it is frozen, when it neither grows nor frees memory. left is what its account
+// has left of its grace.
+func (o *overrun) runTime(a *MemoryAccount, left time.Duration, short bool) time.Duration {
 	switch {
 	case o.broken && short:
 		return shortBreak
@@ -63,11 +64,11 @@ func (o *overrun) runTime(a *MemoryAccount, short bool) time.Duration {
 	case a.Policy == OveruseKill && o.broken:
 		return max(breakTime>>o.grew, shortBreak)
 	case a.Policy == OveruseKill:
-		return min(reactTime, a.Grace/2)
+		return min(reactTime, left/2)
 	case o.broken:
 		return max(max(a.Grace, time.Second)>>o.grew, shortBreak)
 	}
-	return a.Grace
+	return left
 }
 
 // mostGrown is how often a break is halved.
@@ -109,10 +110,11 @@ func (e *Escalation) freeze(now time.Duration, device DeviceMemory, a *MemoryAcc
 
 // freezeReason returns why a running lease is to be frozen now; empty: it runs on.
 func (e *Escalation) freezeReason(now time.Duration, device DeviceMemory, a *MemoryAccount, r reading, u MemoryUse, largest bool) string {
-	o := e.accounts[a.ID].leases[u.Lease]
+	st := e.accounts[a.ID]
+	o := st.leases[u.Lease]
 	if o == nil {
 		o = &overrun{runs: now, low: *u.Used}
-		e.accounts[a.ID].leases[u.Lease] = o
+		st.leases[u.Lease] = o
 	}
 	if o.frozen != nil || now < o.retry {
 		return ""
@@ -126,11 +128,11 @@ func (e *Escalation) freezeReason(now time.Duration, device DeviceMemory, a *Mem
 		return reasonGrows
 	case !largest, e.victim != nil && e.victim.lease == u.Lease:
 		return "" // It has to run to end after SIGTERM.
-	case device.short() && now >= o.runs+o.runTime(a, true):
+	case device.short() && now >= o.runs+o.runTime(a, st.graceLeft(a), true):
 		return fmt.Sprintf("the GPU has only %s of free memory", text.Bytes(*device.Free))
-	case !o.broken && !e.accounts[a.ID].lowered && r.current >= part(a.Limit, atOncePercent):
+	case !o.broken && !st.lowered && r.current >= part(a.Limit, atOncePercent):
 		return "it is far above its limit"
-	case now >= o.runs+o.runTime(a, false):
+	case now >= o.runs+o.runTime(a, st.graceLeft(a), false):
 		return "it did not free memory"
 	}
 	return ""

@@ -15,18 +15,36 @@ const killRetry = 5 * time.Second
 // victim is the lease that is being stopped.
 type victim struct {
 	account, lease string
-	grace          time.Duration
+	grace          time.Duration  // between SIGTERM and SIGKILL
+	whole          time.Duration  // what it is a part of
 	again          time.Duration  // the next attempt to send the signal that is due
 	terminated     *time.Duration // when SIGTERM was sent; nil: it was not
 	killed         *time.Duration // when SIGKILL was sent; nil: it was not
+	above          time.Duration  // when its account was last above its limit
+	exited         bool           // the processes that got SIGTERM have ended; the lease may have others
 	tried          bool           // a kill was returned
 	leaked         bool
+}
+
+// stopEnd is the end of a stop in which a signal was sent.
+type stopEnd struct {
+	account string
+	exited  bool // what got the signal has ended
+	at      time.Duration
 }
 
 // Terminated records that SIGTERM was sent to a lease after MemoryStop. Without it MemoryKill is never returned.
 func (e *Escalation) Terminated(lease string, now time.Duration) {
 	if v := e.victim; v != nil && v.lease == lease && v.terminated == nil {
 		v.terminated, v.again = &now, now+v.grace
+	}
+}
+
+// Exited records that the processes of a lease that got SIGTERM have ended. The lease itself may go on with processes that got none, as
+// a container that is started again: then what those use is judged for itself.
+func (e *Escalation) Exited(lease string) {
+	if v := e.victim; v != nil && v.lease == lease && v.terminated != nil {
+		v.exited = true
 	}
 }
 
@@ -44,18 +62,28 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 		return nil
 	}
 	i := slices.IndexFunc(list, func(a MemoryAccount) bool { return a.ID == v.account })
-	if i < 0 || (list[i].Policy != OveruseKill || list[i].DryRun) && v.killed == nil {
+	if i < 0 {
+		v.exited = true
+		return e.stopped(now)
+	}
+	if (list[i].Policy != OveruseKill || list[i].DryRun) && v.killed == nil {
 		return e.stopped(now)
 	}
 	k := slices.IndexFunc(list[i].Leases, func(u MemoryUse) bool { return u.Lease == v.lease })
 	if k < 0 {
+		v.exited = true
 		return e.stopped(now) // its processes have ended and its memory is freed
 	}
 	a, r, u := &list[i], readings[i], &list[i].Leases[k]
 	inPlace := u.InPlace
 	// The rest of a job is of no use: it ends with those of its processes that have ended.
 	ending := u.Job && v.terminated != nil && use(*u) > 0
+	if r.lastKnown > a.Limit {
+		v.above = now
+	}
 	switch {
+	case inPlace && v.exited:
+		return e.stopped(now)
 	case v.killed == nil && r.lastKnown <= a.Limit && !ending:
 		if v.terminated == nil || now >= *v.terminated+v.grace {
 			return e.stopped(now) // it freed the memory: it is not killed
@@ -103,15 +131,36 @@ func (e *Escalation) follow(now time.Duration, list []MemoryAccount, readings []
 
 // stopped ends the stop of a lease. After a signal no other lease is stopped for StopInterval.
 func (e *Escalation) stopped(now time.Duration) []MemoryAction {
-	if e.victim.terminated != nil {
-		interval := e.StopInterval
-		if interval == 0 {
-			interval = 5 * time.Second
-		}
-		e.nextStop = now + interval
-	}
+	v := e.victim
 	e.victim = nil
+	if v.terminated == nil {
+		return nil
+	}
+	if g := e.spent[v.account]; g != nil {
+		// What it did not need does not count: a program that ends on SIGTERM has the full grace the next time.
+		g.kill = g.kill.spent(now, max(0, v.above-*v.terminated), v.whole)
+	}
+	if e.last.account != v.account || now >= e.nextStop {
+		e.nextStop = now + e.stopInterval() // Of an account that is stopped again and again the others wait no longer.
+	}
+	e.last = stopEnd{account: v.account, exited: v.exited, at: now}
 	return nil
+}
+
+func (e *Escalation) stopInterval() time.Duration {
+	if e.StopInterval == 0 {
+		return 5 * time.Second
+	}
+	return e.StopInterval
+}
+
+// stopsAgain is the time from which a lease of an account may be stopped. What follows in an account whose lease, or process, has ended
+// by a signal does not wait as long as other accounts.
+func (e *Escalation) stopsAgain(account string) time.Duration {
+	if e.last.exited && e.last.account == account {
+		return min(e.nextStop, e.last.at+stopRetry)
+	}
+	return e.nextStop
 }
 
 func (e *Escalation) leakAfter() time.Duration {
@@ -137,18 +186,20 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 				Lease:      c.Lease,
 				Used:       c.Used,
 				Limit:      c.Limit,
-				Delay:      a.Grace,
+				Delay:      e.accounts[a.ID].killGrace(now, a),
 				DryRun:     true,
 				Candidates: candidates,
 			}
 			out = append(out, e.accounts[a.ID].once(would)...)
 			continue
 		}
-		if e.victim != nil || now < e.nextStop {
+		if e.victim != nil || now < e.stopsAgain(a.ID) {
 			continue
 		}
 		u := a.Leases[slices.IndexFunc(a.Leases, func(u MemoryUse) bool { return u.Lease == c.Lease })]
-		e.victim = &victim{account: a.ID, lease: u.Lease, grace: a.Grace, again: now + stopRetry}
+		st := e.accounts[a.ID]
+		e.victim = &victim{account: a.ID, lease: u.Lease, grace: st.killGrace(now, a), whole: a.Grace, again: now + stopRetry}
+		st.spent.kill = st.spent.kill.returned(now)
 		acts := e.stop(now, a, readings[i], u)
 		acts[len(acts)-1].Candidates, acts[len(acts)-1].Notify = candidates, true
 		out = append(out, acts...)
@@ -171,12 +222,12 @@ func (e *Escalation) stop(now time.Duration, a *MemoryAccount, r reading, u Memo
 		Job:     u.Job,
 		Used:    r.lastKnown,
 		Limit:   a.Limit,
-		Delay:   a.Grace,
+		Delay:   e.victim.grace,
 	})
 }
 
-// candidates are the accounts whose current use is above their limit: those of high priority last, then the one furthest
-// above its limit in proportion, then the one that grew most.
+// candidates are the accounts whose current use is above their limit: those of high priority last, before them the one that was stopped
+// last, then the one furthest above its limit in proportion, then the one that grew most.
 func (e *Escalation) candidates(now time.Duration, list []MemoryAccount, readings []reading) (out []MemoryCandidate) {
 	for i := range list {
 		a, st := &list[i], e.accounts[list[i].ID]
@@ -186,16 +237,22 @@ func (e *Escalation) candidates(now time.Duration, list []MemoryAccount, reading
 		u, _ := largest(a.Leases, func(MemoryUse) bool { return true })
 		out = append(out, MemoryCandidate{
 			Account: a.ID, Lease: u.Lease, Used: readings[i].current, Limit: a.Limit, Growth: st.growth(readings[i].lastKnown),
-			HighPriority: a.HighPriority, Waits: max(0, *st.over+a.Grace-now),
+			HighPriority: a.HighPriority, Waits: max(0, *st.over+st.graceLeft(a)-now),
 		})
 	}
 	slices.SortStableFunc(out, func(x, y MemoryCandidate) int {
 		return cmp.Or(
-			compareBool(x.HighPriority, y.HighPriority), cmp.Compare(ratio(y.Used, y.Limit), ratio(x.Used, x.Limit)),
+			compareBool(x.HighPriority, y.HighPriority), compareBool(e.stoppedLast(now, x.Account), e.stoppedLast(now, y.Account)),
+			cmp.Compare(ratio(y.Used, y.Limit), ratio(x.Used, x.Limit)),
 			cmp.Compare(y.Growth, x.Growth),
 		)
 	})
 	return out
+}
+
+// stoppedLast reports whether the last lease that got a signal, not long ago, was of this account.
+func (e *Escalation) stoppedLast(now time.Duration, account string) bool {
+	return e.last.account == account && e.last.at > 0 && now < e.last.at+restopOrder
 }
 
 // compareBool orders false before true.

@@ -26,11 +26,11 @@ func (e *Escalation) Due(list []MemoryAccount) (at time.Duration, ok bool) {
 			case o.frozen != nil:
 				add(*o.frozen + e.maxFrozen())
 			default:
-				add(max(o.retry, o.runs+o.runTime(a, e.pressure)))
+				add(max(o.retry, o.runs+o.runTime(a, st.graceLeft(a), e.pressure)))
 			}
 		}
 		if a.Policy == OveruseKill && e.victim == nil {
-			add(max(*st.over+a.Grace, e.nextStop))
+			add(max(*st.over+st.graceLeft(a), e.stopsAgain(a.ID)))
 		}
 	}
 	return at, ok

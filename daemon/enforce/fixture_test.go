@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
@@ -455,6 +456,8 @@ type realProcess struct {
 	ended chan struct{} // closed when it has ended
 	state *os.ProcessState
 	kill  func()
+
+	endless atomic.Bool // it did not end
 }
 
 const (
@@ -495,6 +498,24 @@ func (r *realProcess) alive() bool {
 	default:
 		return true
 	}
+}
+
+// endsSoon waits for its exit, for a time of the host: no time of the bubble passes meanwhile. After it did not end it waits no more.
+func (r *realProcess) endsSoon() (ends bool) {
+	if r.endless.Load() {
+		return false
+	}
+	defer func() { r.endless.Store(!ends) }()
+	fd, err := unix.PidfdOpen(r.pid, 0)
+	if err != nil {
+		return true // It was waited for.
+	}
+	defer func() { _ = unix.Close(fd) }() // Nothing is written through it.
+	n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+	for errors.Is(err, unix.EINTR) {
+		n, err = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 10_000)
+	}
+	return err == nil && n == 1
 }
 
 // endedBy waits for its exit, and returns the signal.

@@ -2,6 +2,8 @@ package enforce
 
 import (
 	"context"
+	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -343,4 +345,98 @@ func TestAttachedInPlace(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A container is started again while the escalation waits for what got SIGTERM, or right after SIGKILL: its next process is judged for
+// itself. It gets SIGTERM first, soon if it is above the limit, and nothing if it is not.
+func TestRestartedWithinTheGrace(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, first, second       string
+		engine                    bool
+		use                       uint64         // of the second process
+		firstKilled, secondKilled time.Duration  // when they get SIGKILL, if they ignore SIGTERM
+		by                        syscall.Signal // what the second process ends by; 0: it runs
+		want                      []string
+	}{
+		{
+			name: "a pod that ends on SIGTERM, and is above its limit again", engine: true, first: endsOnTerm, second: endsOnTerm, use: 2 * limit,
+			want: []string{"1s memory.over", "3s memory.stop", "4s memory.stop", "9s memory.clear"}, by: syscall.SIGTERM,
+		},
+		{
+			name: "and ignores SIGTERM then", engine: true, first: endsOnTerm, second: ignoresTerm, secondKilled: 6 * time.Second, use: 2 * limit,
+			want: []string{"1s memory.over", "3s memory.stop", "4s memory.stop", "6s memory.kill", "12s memory.clear"}, by: syscall.SIGKILL,
+		},
+		{
+			name: "it ignores SIGTERM each time", engine: true, first: ignoresTerm, second: ignoresTerm, firstKilled: 5 * time.Second, secondKilled: 7 * time.Second, use: 2 * limit,
+			want: []string{"1s memory.over", "3s memory.stop", "5s memory.kill", "6s memory.stop", "7s memory.kill", "13s memory.clear"}, by: syscall.SIGKILL,
+		},
+		{
+			name: "a pod within its limit the second time", engine: true, first: endsOnTerm, second: ignoresTerm, use: limit / 2,
+			want: []string{"1s memory.over", "3s memory.stop", "8s memory.clear"},
+		},
+		{
+			name: "a service that ends on SIGTERM, and is above its limit again", first: endsOnTerm, second: endsOnTerm, use: 2 * limit,
+			want: []string{"1s memory.over", "3s memory.stop", "4s memory.stop", "9s memory.clear"}, by: syscall.SIGTERM,
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			first, second := startScript(t, c.first), startScript(t, c.second)
+			synctest.Test(t, func(t *testing.T) {
+				w := newFixture(t, "kill")
+				if err := w.Table.Ended(t.Context(), w.lease, "another lease starts"); err != nil {
+					t.Fatal(err)
+				}
+				r := lease.Request{Tenant: "red", Member: []string{"red"}, Origin: lease.OriginAttached}
+				if c.engine {
+					r.Admin, r.GPUs = true, []string{string(testGPU)}
+					r.Engine = &lease.Engine{Key: "kubernetes:1", BindBy: time.Now().Add(time.Hour)}
+				}
+				k, err := w.Table.Submit(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l, _, err := w.Table.Start(t.Context(), k.ID(), lease.Process{PID: first.pid, Start: 1})
+				if err != nil {
+					t.Fatal(err)
+				}
+				w.port.assign(first.pid, l.ID)
+				w.port.assign(second.pid, l.ID)
+				w.driver.sample = func() ([]gpu.Process, error) {
+					at := time.Since(w.journal.start)
+					switch {
+					case c.first == endsOnTerm && !w.terminated(l.ID, first), c.first == ignoresTerm && at <= c.firstKilled:
+						return []gpu.Process{on(first.pid, 2*limit)}, nil
+					case c.by == syscall.SIGTERM && w.terminated(l.ID, second),
+						c.by == syscall.SIGKILL && at > c.secondKilled && second.endsSoon():
+						return nil, nil
+					case !first.endsSoon():
+						return []gpu.Process{on(first.pid, 2*limit)}, nil
+					}
+					return []gpu.Process{on(second.pid, c.use)}, nil
+				}
+				w.begin(t)
+				w.runUntil(20 * time.Second)
+				w.end()
+				if d := cmp.Diff(c.want, sorted(w.journal.read())); d != "" {
+					t.Fatalf("what was done (-want +got):\n%s", d)
+				}
+				switch {
+				case c.by == 0 && !second.alive():
+					t.Error("the process that follows was stopped")
+				case c.by != 0 && second.endedBy() != c.by:
+					t.Errorf("the process that follows ended by %v, want %v", second.endedBy(), c.by)
+				}
+			})
+		})
+	}
+}
+
+// terminated reports whether a process of a lease in place got SIGTERM, by what its users were informed of, and has ended if it ends on it.
+func (w *fixture) terminated(id string, p *realProcess) bool {
+	l, _ := w.Table.Get(id)
+	return slices.ContainsFunc(l.Notices, func(line string) bool {
+		return strings.Contains(line, fmt.Sprint(p.pid)) && strings.Contains(line, "SIGTERM")
+	}) && p.endsSoon()
 }

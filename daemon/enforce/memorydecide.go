@@ -64,6 +64,7 @@ func (s *sampler) list(read, ctx context.Context, memory gpu.Memory, leases []le
 	for i := range leases {
 		s.recordMemory(&leases[i], before, from)
 	}
+	s.noteExits()
 	// The total that was read before the processes: what was allocated in between moves the next one, and they are listed again.
 	s.carry(ctx, s.control.Listed(now, memory.Used, s.device(sample.Memory), s.en.accounts(leases, s.used)), leases, s.used)
 	s.slice(leases, s.used)
@@ -77,6 +78,7 @@ func (s *sampler) device(m gpu.Memory) quota.DeviceMemory {
 // failed continues with last known values: no lease is frozen or stopped on them, and those that are frozen get their breaks.
 func (s *sampler) failed(ctx context.Context, now time.Duration, leases []lease.Lease) {
 	s.listedAt, s.recordedAt = time.Time{}, time.Time{}
+	s.noteExits()
 	s.carry(ctx, s.control.Failed(now, s.en.accounts(leases, nil)), leases, nil)
 	if now >= s.usedAt+processesMaxAge {
 		s.used = nil

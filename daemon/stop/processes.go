@@ -3,6 +3,7 @@ package stop
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -29,6 +30,11 @@ func (p *Processes) Close() {
 	for _, h := range p.pidfds {
 		_ = h.Close() // Nothing is written through it.
 	}
+}
+
+// Ended reports whether none of them is a process any more that a signal would reach.
+func (p *Processes) Ended() bool {
+	return !slices.ContainsFunc(p.pidfds, func(h *procfs.Pidfd) bool { return !h.Ended() && p.stillBelongs(h) })
 }
 
 // Thaw does nothing: they are never frozen.
