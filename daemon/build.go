@@ -218,7 +218,11 @@ func (d *Daemon) newObserver(h *host.Host) *observe.Observer {
 		LoginFilters: h.LoginFilter,
 		HostRoot:     d.settings.HostRoot,
 		Now:          time.Now,
-		Expected:     func() []gpu.UUID { return d.state.Desired().Expected() },
+		Ended: func(pid int) bool {
+			st, err := procfs.Read(pid)
+			return errors.Is(err, procfs.ErrNoProcess) || err == nil && st.Dead()
+		},
+		Expected: func() []gpu.UUID { return d.state.Desired().Expected() },
 		Recall: func(id gpu.UUID) (gpu.Identity, bool) {
 			was, ok := d.state.Stored().Identities[id]
 			return was, ok

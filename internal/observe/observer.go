@@ -60,6 +60,10 @@ type Observer struct {
 	// Expected returns the GPUs that the spec in force selected when it was applied; nil: none.
 	Expected func() []gpu.UUID
 
+	// Ended reports whether a process has ended. A driver may list it for a moment longer, and nothing is to be refused, or stopped, because
+	// of it then. nil: the processes are as the driver lists them.
+	Ended func(pid int) bool
+
 	// Assume returns the profiles that a GPU is known to have, where the driver reports none because MIG mode is off; nil: none is known.
 	Assume func(id gpu.Identity, driver string) *gpu.Profiles
 
@@ -246,6 +250,10 @@ func (o *Observer) gpu(ctx context.Context, id gpu.Identity, profiles *gpu.Profi
 	if err != nil {
 		g.Err = err
 		return g
+	}
+	if o.Ended != nil {
+		// The list may be that of another reader, too.
+		s.Processes = slices.DeleteFunc(slices.Clone(s.Processes), func(p gpu.Process) bool { return o.Ended(p.PID) })
 	}
 	g.Snapshot, g.ReadAt, g.UtilizationReadAt = s, o.Now(), o.Now()
 	if profiles == nil && s.MIG.Capable {

@@ -31,6 +31,7 @@ type fake struct {
 	fail     map[gpu.UUID]error // of Snapshot
 	noNode   error
 	noLayout error  // of Profiles
+	running  []gpu.Process
 	reading  func() // called when a GPU is read; nil: nothing
 	calls    []string
 	states   []cgroup.SliceState
@@ -88,7 +89,12 @@ func (f *fake) Snapshot(ctx context.Context, id gpu.UUID) (gpu.Snapshot, error) 
 		return gpu.Snapshot{}, err
 	}
 	i := slices.IndexFunc(f.ids, func(k gpu.Identity) bool { return k.UUID == id })
-	return gpu.Snapshot{Identity: f.ids[i], Memory: gpu.Memory{Used: f.used[id]}, MIG: gpu.MIGState{Capable: f.capable[id]}}, nil
+	return gpu.Snapshot{
+		Identity:  f.ids[i],
+		Memory:    gpu.Memory{Used: f.used[id]},
+		MIG:       gpu.MIGState{Capable: f.capable[id]},
+		Processes: f.running,
+	}, nil
 }
 
 func (f *fake) Profiles(_ context.Context, id gpu.UUID) (gpu.Profiles, error) {
@@ -452,5 +458,21 @@ func TestACallerWhoGoesAwayLeavesNoErrors(t *testing.T) {
 				t.Errorf("the next observation is kept as %+v", o.Last())
 			}
 		})
+	}
+}
+
+// A process that has ended is no user of a GPU, also where the driver lists it for a moment longer.
+func TestProcessesThatHaveEnded(t *testing.T) {
+	o, f, _ := start(t)
+	f.running = []gpu.Process{{PID: 41}, {PID: 42, Kind: gpu.MPSProcess}, {PID: 43}}
+	o.Ended = func(pid int) bool { return pid == 42 }
+	n := o.Observe(t.Context())
+	for i := range n.GPUs {
+		if d := cmp.Diff([]gpu.Process{{PID: 41}, {PID: 43}}, n.GPUs[i].Processes); d != "" {
+			t.Errorf("%s (-want +got):\n%s", n.GPUs[i].Identity.UUID, d)
+		}
+	}
+	if len(f.running) != 3 || f.running[1].PID != 42 {
+		t.Errorf("the driver's own list was changed: %v", f.running)
 	}
 }

@@ -40,6 +40,9 @@ func (s *Supervisor) setServers(ctx context.Context, c client, w *gpuState, set 
 			return err
 		}
 		r, err := c.server(ctx, pid, true)
+		if err != nil && ended(pid) {
+			continue // The next server has the defaults.
+		}
 		if err != nil {
 			return err
 		}

@@ -15,10 +15,24 @@ func (s *Supervisor) Observe(ctx context.Context, id mps.Device) *mps.State {
 	w := s.gpuState(id)
 	if !w.mu.TryLock() {
 		s.watch.checkAt(id, s.Now().Add(retryGreeting)) // What it was called for may be due, such as a suspicion.
-		return w.last.Load()
+		return withoutEnded(w.last.Load())
 	}
 	defer w.mu.Unlock()
 	return s.observeAndKeep(ctx, id, w)
+}
+
+// withoutEnded is a former observation without the servers and clients that have ended since.
+func withoutEnded(st *mps.State) *mps.State {
+	if st == nil {
+		return nil
+	}
+	servers, clients := living(st.Servers), living(st.Clients)
+	if len(servers) == len(st.Servers) && len(clients) == len(st.Clients) {
+		return st
+	}
+	kept := *st
+	kept.Servers, kept.Clients = servers, clients
+	return &kept
 }
 
 // observeNow is Observe that waits for Start and Stop.
@@ -133,8 +147,11 @@ func (s *Supervisor) setDown(st *mps.State, w *gpuState, ended string) {
 
 // living returns the processes of a former reading that still run.
 func living(pids []int) []int {
-	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
-		p, err := procfs.Read(pid)
-		return err != nil || p.Dead()
-	})
+	return slices.DeleteFunc(slices.Clone(pids), ended)
+}
+
+// ended reports whether a process has ended. One that cannot be read is no client and no server that anything could be asked of.
+func ended(pid int) bool {
+	p, err := procfs.Read(pid)
+	return err != nil || p.Dead()
 }

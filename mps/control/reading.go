@@ -56,6 +56,9 @@ func (s *Supervisor) readBy(ctx context.Context, c client, w *gpuState, rec *rec
 	r.clients, r.fault, r.noStatus = nil, false, false
 	for _, pid := range r.servers {
 		server, err := c.server(ctx, pid, limits)
+		if err != nil && ended(pid) {
+			continue // It is listed until its control daemon has seen its end.
+		}
 		if err != nil {
 			return reading{}, err
 		}

@@ -425,6 +425,27 @@ func TestObserveDoesNotWaitForAChange(t *testing.T) {
 	})
 }
 
+// During a change the last observation is returned, without the clients that have ended since: nothing is refused because of them.
+func TestObserveDuringAChangeKnowsWhatHasEnded(t *testing.T) {
+	t.Parallel()
+	r := newFixture(t)
+	r.start(t, mps.Settings{GPU: gpuA})
+	r.running(t)
+	client := r.burn(t, r.environment(t, mps.Limits{}), "--hold").cmd.Process.Pid
+	if st := r.Observe(t.Context(), deviceA); !cmp.Equal(st.Clients, []int{client}) {
+		t.Fatalf("clients %v, want %d", st.Clients, client)
+	}
+	r.duringAChange(func() {
+		if err := syscall.Kill(client, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		procfstest.AwaitEnd(t, client)
+		if st := r.Observe(t.Context(), deviceA); len(st.Clients) != 0 || st.Phase != mps.Running {
+			t.Errorf("after the end of pid %d: %+v", client, st)
+		}
+	})
+}
+
 // Until the reading is old an observation only waits for the greeting.
 func TestReadingIsKept(t *testing.T) {
 	t.Parallel()
