@@ -50,6 +50,9 @@ func (c *cluster) request(ctx context.Context, method, path string, send, into a
 		return err
 	}
 	req.Header.Set("Content-Type", "application/json")
+	if method == http.MethodPatch {
+		req.Header.Set("Content-Type", "application/merge-patch+json")
+	}
 	resp, err := c.client.Do(req)
 	if err != nil {
 		return err

@@ -96,9 +96,16 @@ func (a *authority) client(t *testing.T, issued string) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
+	c := a.anonymous()
+	c.Certificates = []tls.Certificate{pair}
+	return c
+}
+
+// anonymous is the TLS of a client without a certificate.
+func (a *authority) anonymous() *tls.Config {
 	roots := x509.NewCertPool()
 	roots.AddCert(a.cert)
-	return &tls.Config{Certificates: []tls.Certificate{pair}, RootCAs: roots, MinVersion: tls.VersionTLS13}
+	return &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS13}
 }
 
 func (a *authority) file(name string) string { return filepath.Join(a.dir, name) }

@@ -46,15 +46,21 @@ func (l *lab) claimant(t *testing.T, name, template string, command ...string) {
 // claimantThat is claimant with a policy of restarts.
 func (l *lab) claimantThat(t *testing.T, name, restart, template string, command ...string) {
 	t.Helper()
+	l.claimantOf(t, name, restart, "resourceClaimTemplateName: "+template, "", command...)
+}
+
+// claimantOf is claimantThat with what its claim is in the spec of the pod, and more YAML of that spec.
+func (l *lab) claimantOf(t *testing.T, name, restart, claim, more string, command ...string) {
+	t.Helper()
 	arguments := slices.Clone(gpus)
 	if len(command) > 0 {
 		arguments = append(append(arguments, "--"), command...)
 	}
-	l.podThat(t, name, restart, fmt.Sprintf(`resourceClaims: [{name: gpu, resourceClaimTemplateName: %s}]
+	l.podThat(t, name, restart, fmt.Sprintf(`resourceClaims: [{name: gpu, %s}]
 volumes:
 - {name: usr, hostPath: {path: /usr}}
 - {name: gpusim, hostPath: {path: /var/lib/gpusim}}
-`, template), fmt.Sprintf(`args: ["%s"]
+%s`, claim, more), fmt.Sprintf(`args: ["%s"]
 env: [{name: GPUSIM_ROOT, value: /var/lib/gpusim}]
 resources: {claims: [{name: gpu}]}
 volumeMounts:
@@ -78,6 +84,12 @@ func (l *lab) working(t *testing.T, name, template, memory string) (uid string) 
 func (l *lab) workingThat(t *testing.T, name, restart, template, memory string) (uid string) {
 	t.Helper()
 	l.claimantThat(t, name, restart, template, append(slices.Clone(burn), memory)...)
+	return l.works(t, name)
+}
+
+// works waits until a pod runs and its program uses a GPU.
+func (l *lab) works(t *testing.T, name string) (uid string) {
+	t.Helper()
 	p := l.wants(t, name, started)
 	if !running(p) {
 		t.Fatalf("pod %s does not run:\n%s", name, l.kubectl(t, "describe", "pod", name))
@@ -97,9 +109,14 @@ func (p *pod) unschedulable() bool {
 	})
 }
 
+type device struct {
+	Name   string
+	Taints []struct{ Key, Value, Effect string }
+}
+
 type slice struct {
 	Spec struct {
-		Devices        []struct{ Name string }
+		Devices        []device
 		SharedCounters []struct{ Name string }
 	}
 }
@@ -177,12 +194,12 @@ func (l *lab) instances(t *testing.T) {
 }
 
 // opensOnly checks how the opens of a pod ended, at the last start of its container.
-func (l *lab) opensOnly(t *testing.T, name, gpu string) {
+func (l *lab) opensOnly(t *testing.T, name string, its ...string) {
 	t.Helper()
 	log := l.node.do(t, time.Minute, "last_log_of "+name)
 	for _, g := range gpus {
 		want := "denied"
-		if g == gpu {
+		if slices.Contains(its, g) {
 			want = "through"
 		}
 		if !strings.Contains(log, "open "+g+" "+want+"\n") {

@@ -161,34 +161,43 @@ func (l *lab) daemonSet(t *testing.T) string {
 	return text
 }
 
-// The driver runs as a pod of its DaemonSet instead of from its unit: what it offers is published, and claims are prepared.
-func (l *lab) pluginRunsAsAPod(t *testing.T) {
-	l.node.do(t, time.Minute, "systemctl disable --now --quiet gpushare-kubelet.service")
+// asDaemonSet replaces the unit of the driver by a pod of its DaemonSet, until do ends.
+func (l *lab) asDaemonSet(t *testing.T, do func(driver *pod)) {
+	t.Helper()
 	manifest := l.daemonSet(t)
+	l.node.do(t, time.Minute, "systemctl disable --now --quiet gpushare-kubelet.service")
+	defer l.node.do(t, time.Minute, "systemctl enable --now --quiet gpushare-kubelet.service")
 	t.Log(l.kubectlReads(t, manifest, "apply", "-f", "-"))
-	l.kubectl(t, "label", "node", nodeName, "gpushare.dev/node=true")
+	defer l.kubectlReads(t, manifest, "delete", "-f", "-")
+	l.kubectl(t, "label", "--overwrite", "node", nodeName, "gpushare.dev/node=true")
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
+	var driver *pod
 	if _, err := awaitAll(ctx, l.cluster, "/api/v1/namespaces/gpushare/pods", "", func(all map[string]*pod) bool {
 		for _, p := range all {
 			if running(p) {
-				return true
+				driver = p
 			}
 		}
-		return false
+		return driver != nil
 	}); err != nil {
 		t.Log(l.kubectl(t, "describe", "pods", "-n", "gpushare"))
 		t.Fatal(err)
 	}
-	uid := l.working(t, "by-daemonset", "mig-3g", "8GiB")
-	l.opensOnly(t, "by-daemonset", gpus[0])
-	l.node.do(t, time.Minute, "one_lease_of "+uid)
-	l.remove(t, "by-daemonset")
-	if rest := l.node.do(t, time.Minute, "leases; find /run/cdi -name 'gpushare.dev-claim_*'"); rest != "" {
-		t.Errorf("the claim has left: %s", rest)
-	}
-	l.kubectlReads(t, manifest, "delete", "-f", "-")
+	do(driver)
+}
+
+// The driver runs as a pod of its DaemonSet instead of from its unit: what it offers is published, and claims are prepared.
+func (l *lab) pluginRunsAsAPod(t *testing.T) {
+	l.asDaemonSet(t, func(*pod) {
+		uid := l.working(t, "by-daemonset", "mig-3g", "8GiB")
+		l.opensOnly(t, "by-daemonset", gpus[0])
+		l.node.do(t, time.Minute, "one_lease_of "+uid)
+		l.remove(t, "by-daemonset")
+		if rest := l.node.do(t, time.Minute, "leases; find /run/cdi -name 'gpushare.dev-claim_*'"); rest != "" {
+			t.Errorf("the claim has left: %s", rest)
+		}
+	})
 	l.nothingLeft(t)
-	l.node.do(t, time.Minute, "systemctl enable --now --quiet gpushare-kubelet.service")
 	l.offers(t, allPlacements)
 }

@@ -32,12 +32,23 @@ type node struct {
 type condition struct{ Type, Status, Reason, Message string }
 
 type pod struct {
-	Metadata struct{ UID, DeletionTimestamp string }
+	Metadata struct{ Name, UID, DeletionTimestamp string }
 	Status   struct {
 		Phase, Reason, Message string
 		Conditions             []condition
-		ContainerStatuses      []struct{ ContainerID string }
+		ContainerStatuses      []containerStatus
 	}
+}
+
+type containerStatus struct {
+	ContainerID              string
+	AllocatedResourcesStatus []resourceStatus
+}
+
+// resourceStatus is how the devices of a claim are.
+type resourceStatus struct {
+	Name      string
+	Resources []struct{ ResourceID, Health, Message string }
 }
 
 func (p *pod) has(phase string) bool { return p != nil && p.Status.Phase == phase }
@@ -160,11 +171,18 @@ func TestKubernetes(t *testing.T) {
 	t.Run("parts", l.parts)
 	t.Run("classes", l.classesOfPods)
 	t.Run("refusal", l.refusalIsAnEvent)
+	t.Run("cordoned", l.cordonedGPUs)
+	t.Run("lost", l.lostGPUs)
+	t.Run("several-pods", l.severalPodsOfOneClaim)
+	t.Run("whole", l.wholeGPUs)
+	t.Run("health", l.healthOfDevices)
+	t.Run("mps", l.partsOfMPS)
 	t.Run("claims-and-kills", l.claimsOutliveKills)
 	t.Run("shares", l.sharesAreEnforced)
 	t.Run("examples", l.examplesRun)
 	t.Run("drain", l.nodeIsDrained)
 	t.Run("daemonset", l.pluginRunsAsAPod)
+	t.Run("admission", l.policyOfTheDaemonSet)
 	t.Run("three-ways", l.threeWaysToOneGPU)
 	t.Run("instants", l.pluginDiesAtEachInstant)
 	t.Run("drawn-kills", l.partsDieAtDrawnTimes)

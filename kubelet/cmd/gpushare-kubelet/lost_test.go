@@ -18,12 +18,16 @@ func evicts(d *resourceapi.Device) bool {
 }
 
 // The instances of a GPU that is lost, or of all while the driver is unloaded, stay published with a taint that moves their pods: those in
-// use as the free ones. Their claims are unprepared meanwhile, and leave nothing.
+// use as the free ones. Their claims are unprepared meanwhile, and leave nothing. After a boot of the GPUs, or a load of the driver, they are
+// offered again.
 func TestInstancesOfALostGPU(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ ctl []string }{
-		"the GPU has fallen off the bus": {[]string{"xid", "0", "79"}},
-		"the driver is unloaded":         {[]string{"driver-unload", "--force"}},
+	for name, c := range map[string]struct {
+		ctl  []string
+		back string
+	}{
+		"the GPU has fallen off the bus": {[]string{"xid", "0", "79"}, "reboot"},
+		"the driver is unloaded":         {[]string{"driver-unload", "--force"}, "driver-load"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,6 +54,21 @@ func TestInstancesOfALostGPU(t *testing.T) {
 			if l, f := leases(t, n), d.files(t); len(l)+len(f) > 0 {
 				t.Errorf("left are leases %v and files %v", l, f)
 			}
+			cli := func(args ...string) {
+				t.Helper()
+				if r := n.CLI(soon(t), args...); r.Code != 0 {
+					t.Fatalf("gpushare %v: %+v", args, r)
+				}
+			}
+			cli("maintenance", "on", "--driver", "--wait", "1m")
+			if err := n.Ctl(soon(t), nil, c.back); err != nil {
+				t.Fatal(err)
+			}
+			cli("maintenance", "off")
+			d.server.await(t, "its instances are not offered again", func(m map[string]resourceapi.Device) bool {
+				a, b := m[used], m[free]
+				return a.Name == used && b.Name == free && len(a.Taints)+len(b.Taints) == 0
+			})
 		})
 	}
 }

@@ -100,11 +100,15 @@ leases_of() { leases | grep -c "pod${1//-/_}[.]slice" || true; } # leases_of POD
 no_lease_of() { [ "$(leases_of "$1")" = 0 ]; }
 # left prints what claims have left: leases, CDI files, instances.
 left() {
+	left_of_pods
+	placements
+}
+left_of_pods() { # The same but for instances, which a GPU that is lost does not give back.
 	leases
 	find /run/cdi -name 'gpushare.dev-claim_*' 2>/dev/null
-	placements
 	find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' 2>/dev/null
 }
+nothing_left_of_pods() { [ -z "$(left_of_pods)" ]; }
 no_leases() { [ -z "$(leases)" ]; }
 nothing_left() { [ -z "$(left)" ]; }
 
@@ -139,3 +143,36 @@ shared_by() {
 		shares | grep "pod${uid//-/_}[.]slice" | grep ' enforced true ' | grep -v ' unmeasured ' | grep -qv ' frozen 0 ' || return 1
 	done
 }
+
+# has_lease ID CGROUPS BYTES is true when the one lease of claims has that id, so many cgroups, and uses as much GPU memory or more.
+has_lease() {
+	field '.leases[] | select(.engine != null) | "\(.id) \(.engine.cgroups | length) \(.gpu_memory.used // 0)"' >/run/lab/lease
+	[ "$(wc -l </run/lab/lease)" = 1 ] && awk -v id="$1" -v n="$2" -v b="$3" '{ exit !($1 == id && $2 == n && $3 >= b) }' /run/lab/lease
+}
+lease_ids() { field '.leases[] | select(.engine != null) | .id'; }
+ctl() { /usr/local/lib/gpusim/gpusim ctl --root $root "$@"; }
+
+# booted_gpus gives a lost GPU back: it is there after the next boot of the GPUs, which needs the driver to be free.
+booted_gpus() {
+	gpushare maintenance on --driver --wait 2m
+	ctl reboot
+	gpushare maintenance off
+}
+
+# had_in SECONDS UID... prints for how many milliseconds of that time each pod has had a GPU, as the virtual GPUs count it, one a line, and on
+# the last one how long it was by their clock. All pods are read at once.
+had_in() {
+	local seconds=$1 uid began
+	shift
+	truth >/run/lab/had.before
+	began=$(uptime_ms)
+	nap "$seconds"
+	truth >/run/lab/had.after
+	for uid; do echo $(($(had after "$uid") - $(had before "$uid"))); done
+	echo $(($(uptime_ms) - began))
+}
+had() { # had READING UID
+	processes_of "$2" | gojq -R . | gojq -s --slurpfile truth "/run/lab/had.$1" '[. as $p | $truth[0].gpus[].busy // {} | .[$p[]] // 0] | add * 1000 | floor'
+}
+
+clients_of_mps() { field '[.gpus[3].processes // [] | .[] | select(.kind == "mps")] | length'; }

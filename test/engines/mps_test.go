@@ -1,0 +1,44 @@
+//go:build engines
+
+package engines
+
+import (
+	"slices"
+	"testing"
+	"time"
+)
+
+// Two pods with hostIPC have parts of a GPU in MPS mode, with the control daemon of the virtual node: they are its clients. The one that
+// uses more memory than it claimed is ended alone.
+func (l *lab) partsOfMPS(t *testing.T) {
+	t.Log(l.node.do(t, 5*time.Minute, "gpushare apply -f /opt/lab/guest/mps.yaml 2>&1"))
+	l.published(t, "a GPU in MPS mode", func(all map[string]device) bool { return clean(all, "gpu-3-clients") })
+	client := func(name, memory string) {
+		l.claimantOf(t, name, "Never", "resourceClaimTemplateName: mps-20g", "hostIPC: true\n", append(slices.Clone(burn), memory)...)
+	}
+	client("mps-kept", "8GiB")
+	kept := l.works(t, "mps-kept")
+	before := l.node.do(t, time.Minute, "processes_of "+kept)
+	l.opensOnly(t, "mps-kept", gpus[3])
+	t.Log(
+		l.node.do(
+			t,
+			time.Minute,
+			"leases; gpushare lease list; gpushare status; truth | gojq -c '.gpus[3]'; log_of mps-kept | grep -v '^open'; conditions",
+		),
+	)
+	if n := l.node.do(t, time.Minute, "clients_of_mps"); n != "1" {
+		t.Errorf("%s processes on the GPU are clients of its MPS, want that of the pod", n)
+	}
+	client("mps-over", "25GiB")
+	l.wants(t, "mps-over", func(p *pod) bool { return p.has("Failed") && p.exceeded() != "" })
+	l.goesOn(t, kept, before, "the end of the other pod")
+	l.remove(t, "mps-over")
+	l.remove(t, "mps-kept")
+	l.nothingLeft(t)
+	t.Log(l.node.do(t, 5*time.Minute, "gpushare apply -f /opt/lab/guest/kubernetes.yaml --drained kubernetes 2>&1"))
+	l.published(t, "no GPU in MPS mode", func(all map[string]device) bool {
+		_, there := all["gpu-3-clients"]
+		return !there && clean(all, both...)
+	})
+}
