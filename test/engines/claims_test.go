@@ -196,7 +196,7 @@ func (l *lab) instances(t *testing.T) {
 // opensOnly checks how the opens of a pod ended, at the last start of its container.
 func (l *lab) opensOnly(t *testing.T, name string, its ...string) {
 	t.Helper()
-	log := l.node.do(t, time.Minute, "last_log_of "+name)
+	log := l.node.do(t, 2*time.Minute, "until_true 60 shows "+name+"; last_log_of "+name)
 	for _, g := range gpus {
 		want := "denied"
 		if slices.Contains(its, g) {

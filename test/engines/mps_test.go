@@ -4,12 +4,13 @@ package engines
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"time"
 )
 
-// Two pods with hostIPC have parts of a GPU in MPS mode, with the control daemon of the virtual node: they are its clients. The one that
-// uses more memory than it claimed is ended alone.
+// Two pods with hostIPC have parts of a GPU in MPS mode, with the control daemon of the virtual node: they are its clients, with the limits
+// that they claimed. The one that allocates more memory is refused that, and the other one goes on.
 func (l *lab) partsOfMPS(t *testing.T) {
 	t.Log(l.node.do(t, 5*time.Minute, "gpushare apply -f /opt/lab/guest/mps.yaml 2>&1"))
 	l.published(t, "a GPU in MPS mode", func(all map[string]device) bool { return clean(all, "gpu-3-clients") })
@@ -31,7 +32,12 @@ func (l *lab) partsOfMPS(t *testing.T) {
 		t.Errorf("%s processes on the GPU are clients of its MPS, want that of the pod", n)
 	}
 	client("mps-over", "25GiB")
-	l.wants(t, "mps-over", func(p *pod) bool { return p.has("Failed") && p.exceeded() != "" })
+	l.wants(t, "mps-over", func(p *pod) bool { return p.has("Failed") })
+	said := l.node.do(t, time.Minute, "log_of mps-over | tail -n 2")
+	t.Log(said)
+	if !strings.Contains(said, "out of") {
+		t.Errorf("the pod with too much was not refused memory: %s", said)
+	}
 	l.goesOn(t, kept, before, "the end of the other pod")
 	l.remove(t, "mps-over")
 	l.remove(t, "mps-kept")

@@ -64,7 +64,7 @@ func (l *lab) wholeGPUs(t *testing.T) {
 // wholeOf is the GPU of a pod that has one: it opens that alone.
 func (l *lab) wholeOf(t *testing.T, name string) string {
 	t.Helper()
-	log := l.node.do(t, time.Minute, "last_log_of "+name)
+	log := l.node.do(t, 2*time.Minute, "until_true 60 shows "+name+"; last_log_of "+name)
 	for _, g := range gpus[2:] {
 		if strings.Contains(log, "open "+g+" through\n") {
 			l.opensOnly(t, name, g)

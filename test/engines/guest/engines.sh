@@ -39,6 +39,7 @@ log_of() { cat /var/log/pods/default_"$1"_*/*/*.log | cut -d' ' -f4-; }
 
 # last_log_of POD is that of the last start of its container.
 last_log_of() { cut -d' ' -f4- "$(find /var/log/pods/default_"$1"_*/ -name '*.log' | sort -V | tail -n 1)"; }
+shows() { last_log_of "$1" | grep -qx shown; } # A container runs before it has opened the GPUs.
 works_again() { last_log_of "$1" | grep -q '^ready'; }
 
 # processes_of UID prints those of the containers of a pod, with its sandbox.
