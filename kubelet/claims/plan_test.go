@@ -75,12 +75,8 @@ func TestParametersAreRefused(t *testing.T) {
 				Opaque: &resourceapi.OpaqueDeviceConfiguration{Driver: driver},
 			}},
 		}
-		if _, err := claims.PlanOf(
-			n,
-			"node",
-			c,
-		); (err != nil) != refused ||
-			refused && !strings.Contains(err.Error(), "has parameters for") {
+		_, err := claims.PlanOf(n, "node", c)
+		if (err != nil) != refused || refused && !strings.Contains(err.Error(), "has parameters for") {
 			t.Errorf("parameters for %s are answered with %v", driver, err)
 		}
 	}
