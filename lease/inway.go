@@ -65,10 +65,14 @@ func (k *Ticket) inUseByLocked() []api.PlaceUse {
 	return out
 }
 
-// sees reports whether the user of the request may read a lease.
+// sees reports whether the user of the request may read a lease. What an engine is answered it gives to its own users, as an event of a pod
+// or the output of a job: they read of others what a member of its tenant does.
 func (k *Ticket) sees(e *entry) bool {
 	r := &k.request
-	return k.t.view.StatusVisible || r.Admin || e.Terms.Tenant == k.tenant || slices.Contains(r.Member, e.Terms.Tenant)
+	if k.t.view.StatusVisible || e.Terms.Tenant == k.tenant {
+		return true
+	}
+	return r.Engine == nil && (r.Admin || slices.Contains(r.Member, e.Terms.Tenant))
 }
 
 // refusalLocked is the error of a request that has no place now and does not wait.
@@ -91,6 +95,13 @@ func (k *Ticket) refusalLocked() *api.Error {
 		message += "; in use by " + strings.Join(uses, ", ")
 	}
 	hint := k.waitHint()
+	if k.request.Engine != nil {
+		return &api.Error{
+			Kind:    api.KindUnavailable,
+			Message: message,
+			Hint:    hint,
+		} // What 'gpushare run' could have instead is nothing to it.
+	}
 	o := k.t.occupancyLocked()
 	k.t.claimPendingLocked(o)
 	if s := k.wouldPreemptLocked(o); s != "" {

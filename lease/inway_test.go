@@ -52,11 +52,14 @@ func TestRefusalNamesWhoHasThePlace(t *testing.T) {
 		request            Request
 		says, saysNot      []string
 	}{
-		"a member":            {request: Request{Member: []string{"vision"}}, says: []string{"MINE of user-of-vision since", "(no time limit)", "a lease of another tenant until", "free now: -t vision --grant dev (timeslice)", "with --wait it would preempt 1 lease of other tenants"}, saysNot: []string{"OTHER", "user-of-speech", "-t speech"}},
-		"a member of both":    {request: Request{Member: []string{"vision", "speech"}}, says: []string{"OTHER of user-of-speech since", "with --wait it would preempt OTHER of user-of-speech", "-t speech --grant dev"}},
-		"all are visible":     {visible: true, request: Request{Member: []string{"vision"}}, says: []string{"OTHER of user-of-speech since"}, saysNot: []string{"-t speech"}},
-		"an administrator":    {request: Request{Admin: true}, says: []string{"OTHER of user-of-speech since", "MINE of user-of-vision"}},
-		"a node that watches": {observing: true, request: Request{Member: []string{"vision"}}, says: []string{"MINE of user-of-vision"}, saysNot: []string{"preempt", " until "}},
+		"a member":         {request: Request{Member: []string{"vision"}}, says: []string{"MINE of user-of-vision since", "(no time limit)", "a lease of another tenant until", "free now: -t vision --grant dev (timeslice)", "with --wait it would preempt 1 lease of other tenants"}, saysNot: []string{"OTHER", "user-of-speech", "-t speech"}},
+		"a member of both": {request: Request{Member: []string{"vision", "speech"}}, says: []string{"OTHER of user-of-speech since", "with --wait it would preempt OTHER of user-of-speech", "-t speech --grant dev"}},
+		"all are visible":  {visible: true, request: Request{Member: []string{"vision"}}, says: []string{"OTHER of user-of-speech since"}, saysNot: []string{"-t speech"}},
+		"an administrator": {request: Request{Admin: true}, says: []string{"OTHER of user-of-speech since", "MINE of user-of-vision"}},
+		// Its answer is read by the users of the engine. What to add to 'gpushare run' is nothing to them.
+		"an engine":                  {request: Request{Admin: true, Engine: &Engine{Key: "kubernetes:uid:0"}}, says: []string{"MINE of user-of-vision since", "a lease of another tenant until"}, saysNot: []string{"OTHER", "user-of-speech", "free now", "--wait"}},
+		"an engine, all are visible": {visible: true, request: Request{Admin: true, Engine: &Engine{Key: "slurm:1"}}, says: []string{"OTHER of user-of-speech since"}},
+		"a node that watches":        {observing: true, request: Request{Member: []string{"vision"}}, says: []string{"MINE of user-of-vision"}, saysNot: []string{"preempt", " until "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			tab, vision, speech := whoTable(t, c.visible, c.observing)

@@ -114,7 +114,10 @@ func (k *Ticket) mayNotWaitLocked(waits int) error {
 
 // waitHint is what helps a request that is refused because there is no place now.
 func (k *Ticket) waitHint() string {
-	const wait = "wait for a place with --wait"
+	wait := "wait for a place with --wait"
+	if k.request.Engine != nil {
+		wait = "request it again later: 'gpushare status' on the node shows what is in the way"
+	}
 	if k.t.view.Maintenance != "" {
 		return wait
 	}
@@ -123,7 +126,11 @@ func (k *Ticket) waitHint() string {
 			return wait
 		}
 	}
-	return "only an administrator can put it back: 'gpushare status' shows it; with --wait the request waits until the driver finds it"
+	back := "only an administrator can put it back: 'gpushare status' shows it"
+	if k.request.Engine != nil {
+		return back
+	}
+	return back + "; with --wait the request waits until the driver finds it"
 }
 
 // feasibleLocked drops the grants that can never have a place. If none is left it returns the reason of the first.
