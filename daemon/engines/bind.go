@@ -66,23 +66,12 @@ func (en *Engines) await(id string) {
 	}
 	en.Tasks.Go(func() {
 		defer en.waiters.remove(id)
+		defer en.Conditions.Clear(conditionNotBound, id)
 		var failed failure
 		for en.awaitOnce(en.Tasks.Context(), id, &failed) {
 		}
 	})
 }
-
-// failure is why a lease could not be bound the last time. It is tried each rebindInterval, and only another reason is logged.
-type failure struct{ text string }
-
-func (f *failure) another(err error) bool {
-	before := f.text
-	f.text = err.Error()
-	return f.text != before
-}
-
-// rebindInterval is the pause before a cgroup is read again whose processes exited before they were read.
-const rebindInterval = time.Second
 
 // awaitOnce waits for the next thing that decides about a lease without processes. It is false if there is no such lease any more.
 func (en *Engines) awaitOnce(ctx context.Context, id string, failed *failure) (again bool) {
@@ -109,7 +98,7 @@ func (en *Engines) awaitOnce(ctx context.Context, id string, failed *failure) (a
 		return false // The daemon ends. The next run goes on.
 	}
 	if there && !en.bind(ctx, &l, failed) {
-		loop.Pause(ctx, rebindInterval)
+		en.pause(ctx, &l, failed)
 	}
 	return true
 }
@@ -148,18 +137,21 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease, failed *failure) bo
 	}
 	p, err := en.firstProcess(ctx, &now)
 	if err == nil && p == nil {
+		failed.pause = rebindInterval
 		return false
 	}
 	if err == nil {
 		_, _, err = en.start(ctx, now.ID, *p, true)
 	}
 	if err == nil {
+		en.Conditions.Clear(conditionNotBound, now.ID)
 		return true
 	}
-	if failed.another(err) {
+	if failed.note(err) {
 		en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
 	}
 	if now.Kept() {
+		en.reportFailure(&now, failed)
 		return false // It ends when it is released.
 	}
 	en.drop(ctx, &now, "its cgroup could not be bound: "+reasonOf(err))

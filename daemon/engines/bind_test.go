@@ -8,9 +8,11 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -231,6 +233,87 @@ func TestAKeptLeaseIsBoundAgain(t *testing.T) {
 	if now, ok := en.Table.Get(id); !ok || now.State != lease.Running || now.Process.PID != 42 {
 		t.Errorf("it is %+v", now)
 	}
+}
+
+// A kept lease that cannot be bound for good is tried each second at first, and then at least each minute. A condition says why, until it
+// is bound.
+func TestALeaseThatCannotBeBound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var tried []time.Duration
+		begin := time.Now()
+		corrected := false
+		lives := &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}, fail: func(string) error {
+			tried = append(tried, time.Since(begin))
+			if corrected {
+				return nil
+			}
+			return fmt.Errorf("the map has no place: attempt %d", len(tried))
+		}}
+		en, id := keptEngines(t, lease.Config{Isolation: leasetest.NoIsolation{}}, lives)
+		h := cgroup.Hierarchy{Mount: t.TempDir()}
+		if err := os.MkdirAll(h.Dir("/pods/one"), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(h.Dir("/pods/one"), "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		en.Hierarchy = func() (cgroup.Hierarchy, error) { return h, nil }
+		ctx, cancel := context.WithCancel(t.Context())
+		en.Tasks.Begin(ctx)
+		defer en.Tasks.Wait()
+		defer cancel()
+		en.await(id)
+		time.Sleep(10 * time.Minute) // of the bubble
+		synctest.Wait()
+		if len(tried) < 15 || len(tried) > 25 || tried[4] > 5*time.Second || tried[len(tried)-1] < 9*time.Minute {
+			t.Errorf("tried %d times, at %v", len(tried), tried)
+		}
+		is := en.Conditions.List()
+		if len(is) != 1 || is[0].Kind != conditionNotBound || !strings.Contains(is[0].Message, "the map has no place") ||
+			time.Since(is[0].Since) < 9*time.Minute {
+			t.Errorf("conditions %+v", is)
+		}
+		corrected = true
+		time.Sleep(longestRebind) // of the bubble
+		synctest.Wait()
+		if l, ok := en.Table.Get(id); !ok || l.State != lease.Running {
+			t.Errorf("it is %+v", l)
+		}
+		if is := en.Conditions.List(); len(is) != 0 {
+			t.Errorf("conditions %+v", is)
+		}
+	})
+}
+
+// Other cgroups of a lease are tried at once, whatever pause the old ones have, and its end does not wait for one.
+func TestOtherCgroupsEndThePause(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		en, id := keptEngines(t, lease.Config{Isolation: leasetest.NoIsolation{}, Changed: nil}, &fakeLives{})
+		l, _ := en.Table.Get(id)
+		for _, change := range []func(){
+			func() { en.Table.DropCgroup(id, "/pods/two") },
+			func() { en.drop(t.Context(), &l, "it is released") },
+		} {
+			l, _ = en.Table.Get(id)
+			en.waiters.add(id)
+			begin, done := time.Now(), make(chan struct{})
+			go func() {
+				defer close(done)
+				en.pause(t.Context(), &l, &failure{pause: longestRebind})
+			}()
+			synctest.Wait()
+			en.Changed(&l) // An attempt that failed.
+			synctest.Wait()
+			change()
+			en.Changed(&l)
+			<-done
+			if d := time.Since(begin); d > time.Second {
+				t.Errorf("it waited %v", d)
+			}
+		}
+	})
 }
 
 // A cgroup of another user is taken from a kept lease that waits for its processes, which is bound to the other one.
