@@ -60,8 +60,8 @@ type Observer struct {
 	// Expected returns the GPUs that the spec in force selected when it was applied; nil: none.
 	Expected func() []gpu.UUID
 
-	// Ended reports whether a process has ended. A driver may list it for a moment longer, and nothing is to be refused, or stopped, because
-	// of it then. nil: the processes are as the driver lists them.
+	// Ended reports whether a process has ended. A driver may list it for a moment longer, and nothing is to be refused, or stopped,
+	// because of it then. nil: the processes are as the driver lists them.
 	Ended func(pid int) bool
 
 	// Assume returns the profiles that a GPU is known to have, where the driver reports none because MIG mode is off; nil: none is known.

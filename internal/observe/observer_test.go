@@ -30,7 +30,7 @@ type fake struct {
 	used     map[gpu.UUID]uint64
 	fail     map[gpu.UUID]error // of Snapshot
 	noNode   error
-	noLayout error  // of Profiles
+	noLayout error // of Profiles
 	running  []gpu.Process
 	reading  func() // called when a GPU is read; nil: nothing
 	calls    []string

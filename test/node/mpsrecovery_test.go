@@ -161,6 +161,8 @@ func TestKilledMPSRunsAgainSoon(t *testing.T) {
 		t.Fatal(err)
 	}
 	killed := time.Now()
+	parts := []int{n.DaemonPID(), workerOf(t, n.DaemonPID())}
+	late := -waited(parts)
 	procfstest.AwaitEnd(t, before.PID)
 	states := map[string]int{}
 	awaitStatus(t, n, "MPS does not run again", func(s *api.Status) bool {
@@ -172,9 +174,11 @@ func TestKilledMPSRunsAgainSoon(t *testing.T) {
 		return g.State == "ok"
 	})
 	duration := time.Since(killed)
-	t.Logf("it runs again after %s; the states were %v", duration, states)
-	if duration > 3*time.Second {
-		t.Errorf("it runs again after %s, want 3s at most", duration)
+	// What had no processor on a busy host was late for that: the daemon, its worker, and the control daemon that it started.
+	late += waited(append(parts, status(t, n).GPUs[2].MPS.PID))
+	t.Logf("it runs again after %s, %s of it without a processor; the states were %v", duration, late, states)
+	if duration -= max(0, late); duration > 3*time.Second {
+		t.Errorf("it runs again after %s, without what it had no processor for, want 3s at most", duration)
 	}
 	if r := n.CLI(soon(t), "mps", "show", "2"); r.Code != 0 || !strings.Contains(r.Out, "default threads") {
 		t.Errorf("mps show exits with %d: %s%s", r.Code, r.Out, r.Err)
