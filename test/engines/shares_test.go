@@ -12,7 +12,9 @@ import (
 // The test wants what gpushared has read back, and what the virtual GPU itself has counted.
 func (l *lab) sharesAreEnforced(t *testing.T) {
 	more, less := l.working(t, "share-more", "part-30g", "8GiB"), l.working(t, "share-less", "part-10g", "4GiB")
-	l.node.do(t, 4*time.Minute, "until_true 200 shared_by "+more+" "+less)
+	if out, err := l.node.try(4*time.Minute, "until_true 200 shared_by "+more+" "+less); err != nil {
+		t.Errorf("%v: %s", err, out)
+	}
 	t.Log(
 		l.node.do(
 			t,

@@ -176,4 +176,5 @@ had() { # had READING UID
 	processes_of "$2" | gojq -R . | gojq -s --slurpfile truth "/run/lab/had.$1" '[. as $p | $truth[0].gpus[].busy // {} | .[$p[]] // 0] | add * 1000 | floor'
 }
 
-clients_of_mps() { field '[.gpus[3].processes // [] | .[] | select(.kind == "mps")] | length'; }
+# one_client_of_mps is true when one process on GPU 3 is a client of its MPS. Processes are sampled.
+one_client_of_mps() { [ "$(field '[.gpus[3].processes // [] | .[] | select(.kind == "mps")] | length')" = 1 ]; }
