@@ -70,7 +70,7 @@ func (l *lab) policyOfTheDaemonSet(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), soon)
 		defer cancel()
 		taken, unbound := l.account(ctx, t, driver), l.account(ctx, t, nil)
-		l.standing(ctx, t)
+		defer l.standing(ctx, t)()
 		const foreign, other = "gpushare-kubelet writes only what is of the node on which it runs", "gpushare-kubelet writes no slice of another driver"
 		const dry = "?dryRun=All"
 		status := func(name string) string { return kinds["Pod"] + "/" + name + "/status" }
@@ -131,29 +131,28 @@ func (l *lab) driverWritesItsOwn(t *testing.T) {
 	l.remove(t, "over-by-daemonset")
 }
 
-// standing creates what the token tries to change, as the administrator, until the test ends.
-func (l *lab) standing(ctx context.Context, t *testing.T) {
+// standing creates what the token tries to change, as the administrator. The function undoes it.
+func (l *lab) standing(ctx context.Context, t *testing.T) (undo func()) {
 	t.Helper()
+	var paths []string
 	for _, s := range []map[string]any{sliceOf("there-elsewhere", "elsewhere", "gpushare.dev"), sliceOf("there-driver", nodeName, "gpu.example")} {
 		if err := l.request(ctx, http.MethodPost, slicesPath, s, nil); err != nil {
 			t.Fatal(err)
 		}
-		path := slicesPath + "/" + fmt.Sprint(s["metadata"].(map[string]any)["name"])
-		t.Cleanup(func() {
-			if err := l.request(context.Background(), http.MethodDelete, path, nil, nil); err != nil {
-				t.Error(err)
-			}
-		})
+		paths = append(paths, slicesPath+"/"+fmt.Sprint(s["metadata"].(map[string]any)["name"]))
 	}
-	for name, more := range map[string]string{"of-this-node": "", "of-another-node": "nodeName: elsewhere"} {
-		l.pod(t, name, more, "")
-		t.Cleanup(func() {
-			// The node of one of them does not exist: nobody ends its containers, and it may be collected before.
-			err := l.request(context.Background(), http.MethodDelete, kinds["Pod"]+"/"+name+"?gracePeriodSeconds=0", nil, nil)
-			if r := (*refusal)(nil); err != nil && !(errors.As(err, &r) && r.code == http.StatusNotFound) {
-				t.Error(err)
-			}
-		})
-	}
+	l.pod(t, "of-this-node", "", "")
 	l.wants(t, "of-this-node", running)
+	// Its node does not exist: nothing runs, and it may be collected before.
+	l.pod(t, "of-another-node", "nodeName: elsewhere", "")
+	paths = append(paths, kinds["Pod"]+"/of-another-node?gracePeriodSeconds=0")
+	return func() {
+		l.remove(t, "of-this-node")
+		for _, path := range paths {
+			err := l.request(context.Background(), http.MethodDelete, path, nil, nil)
+			if r := (*refusal)(nil); err != nil && (!errors.As(err, &r) || r.code != http.StatusNotFound) {
+				t.Error(err)
+			}
+		}
+	}
 }
