@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 
 	"github.com/gpushare/gpushare/api"
@@ -28,7 +27,7 @@ func checkSlurmScripts(
 		return
 	}
 	const name, hint = "slurm scripts", "'gpushare slurm install' writes them; 'gpushare slurm check' says whether Slurm runs them"
-	dir := slurmDirectory(root)
+	dir := slurmDirectory(root, o.Slurmd)
 	if dir == "" {
 		ok(name, "Slurm's files are in no usual directory: 'gpushare slurm check --dir DIR' says whether Prolog and Epilog are there")
 		return
@@ -56,20 +55,4 @@ func checkSlurmScripts(
 		}
 	}
 	ok(name, "Prolog and Epilog of this version are in "+dir+"; 'gpushare slurm check' says whether Slurm runs them")
-}
-
-// slurmDirectory is where Slurm's files are: a site that builds Slurm itself has them elsewhere ('gpushare slurm install --dir'). Empty: in
-// none of the usual directories.
-func slurmDirectory(root string) string {
-	for _, file := range []string{slurm.Scripts()[0].File, "slurm.conf", ""} {
-		for _, dir := range []string{slurm.Directory, "/usr/local/etc/slurm", "/opt/slurm/etc", "/etc/slurm-llnl", "/usr/local/etc"} {
-			if file == "" && dir != slurm.Directory {
-				continue // The directory may have other files.
-			}
-			if _, err := os.Stat(filepath.Join(root, dir, file)); err == nil {
-				return dir
-			}
-		}
-	}
-	return ""
 }

@@ -70,25 +70,72 @@ func TestSlurmScriptsOfTheNode(t *testing.T) {
 // A Slurm that a site builds has its files elsewhere.
 func TestSlurmScriptsInAnotherDirectory(t *testing.T) {
 	t.Parallel()
-	for _, c := range []struct{ name, file, want string }{
-		{"nothing", "", ""},
-		{"a link without its scripts", "etc/slurm/slurm.conf", slurm.Directory},
-		{"no slurm.conf", "etc/slurm/gres.conf", slurm.Directory},
-		{"its default of a build", "usr/local/etc/slurm.conf", "/usr/local/etc"},
-		{"another prefix", "opt/slurm/etc/slurm.conf", "/opt/slurm/etc"},
-		{"the scripts", "usr/local/etc/slurm/prolog.d/gpushare", "/usr/local/etc/slurm"},
+	const conf, scripts = "etc/slurm/slurm.conf", "srv/site/prolog.d/gpushare"
+	for _, c := range []struct {
+		name  string
+		files map[string]string
+		exe   string
+		want  string
+	}{
+		{"nothing", nil, "", ""},
+		{"a link without its scripts", map[string]string{conf: ""}, "", slurm.Directory},
+		{"no slurm.conf", map[string]string{"etc/slurm/gres.conf": ""}, "", slurm.Directory},
+		{"its default of a build", map[string]string{"usr/local/etc/slurm.conf": ""}, "", "/usr/local/etc"},
+		{"another prefix", map[string]string{"opt/slurm/etc/slurm.conf": ""}, "", "/opt/slurm/etc"},
+		{"the scripts", map[string]string{"usr/local/etc/slurm/prolog.d/gpushare": ""}, "", "/usr/local/etc/slurm"},
+		{
+			"slurm.conf in the usual directory names another",
+			map[string]string{conf: "ClusterName=lab\nprolog = /opt/other,/srv/site/prolog.d/* # of gpushare\n", scripts: ""},
+			"", "/srv/site",
+		},
+		{
+			"a slurm.conf of slurmctld names another, next to the usual directory",
+			map[string]string{"etc/slurm/gres.conf": "", "run/slurm/conf/slurm.conf": "Prolog=/srv/site/prolog.d/*\n", scripts: ""},
+			"", "/srv/site",
+		},
+		{
+			"the argument of slurmd, next to the usual directory",
+			map[string]string{conf: "", "proc/42/cmdline": "/usr/sbin/slurmd\x00-D\x00-f\x00/srv/site/slurm.conf\x00", scripts: ""},
+			"", "/srv/site",
+		},
+		{
+			"the argument in one word, and no script",
+			map[string]string{conf: "", "proc/42/cmdline": "slurmd\x00-f/srv/site/slurm.conf\x00", "srv/site/slurm.conf": ""},
+			"", "/srv/site",
+		},
+		{
+			"the environment of slurmd",
+			map[string]string{conf: "", "proc/42/environ": "A=1\x00SLURM_CONF=/srv/site/slurm.conf\x00", scripts: ""},
+			"", "/srv/site",
+		},
+		{
+			"the prefix of its program",
+			map[string]string{conf: "", "sw/slurm/etc/prolog.d/gpushare": ""},
+			"/sw/slurm/sbin/slurmd",
+			"/sw/slurm/etc",
+		},
+		{"a prefix that has nothing", map[string]string{conf: ""}, "/sw/slurm/sbin/slurmd", slurm.Directory},
+		{"a relative Prolog", map[string]string{conf: "Prolog=prolog.d/*\n"}, "", slurm.Directory},
 	} {
 		root := t.TempDir()
-		if c.file != "" {
-			path := filepath.Join(root, c.file)
-			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		for name, text := range c.files {
+			file := filepath.Join(root, name)
+			if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
 				t.Fatal(err)
 			}
-			if err := os.WriteFile(path, nil, 0o644); err != nil {
+			if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got := slurmDirectory(root); got != c.want {
+		if c.exe != "" {
+			if err := os.MkdirAll(filepath.Join(root, "proc/42"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Symlink(c.exe, filepath.Join(root, "proc/42/exe")); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := slurmDirectory(root, 42); got != c.want {
 			t.Errorf("%s: %s, want %s", c.name, got, c.want)
 		}
 	}

@@ -80,6 +80,25 @@ func Settings(text string) map[string][]string {
 	return out
 }
 
+// PrologDirectories are the directories of the sites whose Prolog a slurm.conf in a directory may name: that above what it runs, in the
+// order in which it names them.
+func PrologDirectories(conf, dir string) (out []string) {
+	prolog := Scripts()[0]
+	for line := range strings.Lines(conf) {
+		line, _, _ = strings.Cut(line, "#")
+		key, value, ok := strings.Cut(line, "=")
+		if !ok || !strings.EqualFold(strings.TrimSpace(key), prolog.Setting) {
+			continue
+		}
+		for _, pattern := range prolog.Patterns(map[string][]string{prolog.Setting: {strings.TrimSpace(value)}}, dir) {
+			if at := path.Dir(pattern); path.Base(at) == path.Dir(prolog.File) {
+				out = append(out, path.Dir(at))
+			}
+		}
+	}
+	return out
+}
+
 // Runs reports whether Slurm runs the script in a directory, with these settings.
 func (s *Script) Runs(settings map[string][]string, dir string) bool {
 	for _, word := range s.Patterns(settings, dir) {
