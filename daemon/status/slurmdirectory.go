@@ -19,7 +19,7 @@ var usualSlurm = []string{slurm.Directory, "/usr/local/etc/slurm", "/opt/slurm/e
 var cachedSlurm = []string{"/run/slurm/conf", "/var/spool/slurmd/conf-cache"}
 
 // slurmDirectory is where the scripts of 'gpushare slurm install' are: what slurm.conf names as Prolog, else next to slurm.conf, which is
-// where slurmd was told, where it was built for, or in a usual directory. Empty: in none of them.
+// what slurmd has as an argument, what it was built for, or in a usual directory. Empty: in none of them.
 func slurmDirectory(root string, slurmd int) string {
 	dirs := slices.Concat(slurmdDirectories(root, slurmd), usualSlurm)
 	var named []string
