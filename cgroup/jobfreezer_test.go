@@ -87,6 +87,28 @@ func newTestJobFreezer(t *testing.T, tree *Tree, dir, job string) *JobFreezer {
 	return f
 }
 
+// jobOfOneTask is a job of Slurm with one task, in a cgroup of its own, next to a gpushare-thaw and a freezer that run. dir has the
+// deadlines.
+func jobOfOneTask(t *testing.T) (job *slurmJob, f *JobFreezer, task, dir string) {
+	t.Helper()
+	tree := newTree(t)
+	dir = t.TempDir()
+	job = newSlurmJob(t, tree)
+	_, task = job.spawn("step_0/user/task_0")
+	runThawWatchdog(t, dir, tree.freezer, io.Discard)
+	f = newTestJobFreezer(t, tree, dir, job.top)
+	runFreezer(t, f.Freezer)
+	return job, f, task, dir
+}
+
+// freeze freezes the job for a time slice.
+func (j *slurmJob) freeze(f *JobFreezer) {
+	j.t.Helper()
+	if err := f.Freeze(j.t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
 // Of a job of Slurm the tasks are frozen, and slurmstepd goes on. A step that comes meanwhile is found. Scopes are frozen as without jobs.
 func TestJobIsFrozen(t *testing.T) {
 	tree, dir := newTree(t), t.TempDir()
@@ -96,9 +118,7 @@ func TestJobIsFrozen(t *testing.T) {
 	runThawWatchdog(t, dir, tree.freezer, io.Discard)
 	f := newTestJobFreezer(t, tree, dir, job.top)
 	runFreezer(t, f.Freezer)
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job.freeze(f)
 	// Where gpushare-thaw or the freezer get no processor for a time it is thawed, and frozen again.
 	eventually(t, "it is frozen", func() bool {
 		frozen, err := f.Frozen("job")
@@ -139,17 +159,13 @@ func TestJobIsFrozen(t *testing.T) {
 	if err := f.Freeze(t.Context(), "job", ForAdministrator, time.Minute); !errors.Is(err, ErrNotSupported) || job.isSet(task) {
 		t.Errorf("a freeze for an administrator: %v", err)
 	}
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job.freeze(f)
 	f.Forbid("job") // The spec permits it no longer.
 	if err := f.Thaw(t.Context(), "job", ForTimeSlice); err != nil || job.isSet(task) {
 		t.Errorf("what may not be frozen any more is not thawed: %v", err)
 	}
 	f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job.freeze(f)
 	if err := f.Retain(t.Context(), nil); err != nil || job.isSet(task) || usedDeadlines(t, dir) != 0 || len(f.jobs) != 0 {
 		t.Errorf("it is not forgotten: %v", err)
 	}
@@ -167,15 +183,8 @@ func TestJobIsFrozen(t *testing.T) {
 
 // A job that is forbidden while it is frozen is thawed by the next freeze, which fails: who freezes it takes it for thawed then.
 func TestAForbiddenJobIsThawed(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	job := newSlurmJob(t, tree)
-	_, task := job.spawn("step_0/user/task_0")
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	f := newTestJobFreezer(t, tree, dir, job.top)
-	runFreezer(t, f.Freezer)
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job, f, task, dir := jobOfOneTask(t)
+	job.freeze(f)
 	f.Forbid("job")
 	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); !errors.Is(err, errForbidden) {
 		t.Errorf("a freeze of what is forbidden: %v", err)
@@ -187,12 +196,7 @@ func TestAForbiddenJobIsThawed(t *testing.T) {
 
 // Freezes and thaws that meet Retain leave nothing frozen that is not in the list of jobs.
 func TestJobIsFrozenWhileItIsForgotten(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	job := newSlurmJob(t, tree)
-	_, task := job.spawn("step_0/user/task_0")
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	f := newTestJobFreezer(t, tree, dir, job.top)
-	runFreezer(t, f.Freezer)
+	job, f, task, _ := jobOfOneTask(t)
 	for range 100 {
 		f.Permit("job", JobCgroup{SlurmLayout, []string{job.top}})
 		var calls sync.WaitGroup
@@ -216,16 +220,9 @@ func TestJobIsFrozenWhileItIsForgotten(t *testing.T) {
 
 // A freeze that waits while its job is forgotten, and comes back before, freezes what a thaw finds.
 func TestJobComesBackWhileItIsForgotten(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	job := newSlurmJob(t, tree)
-	_, task := job.spawn("step_0/user/task_0")
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	f := newTestJobFreezer(t, tree, dir, job.top)
-	runFreezer(t, f.Freezer)
+	job, f, task, _ := jobOfOneTask(t)
 	for range 20 {
-		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		job.freeze(f)
 		var calls sync.WaitGroup
 		x := f.locked("job", false)
 		calls.Go(func() {
@@ -252,19 +249,12 @@ func TestJobComesBackWhileItIsForgotten(t *testing.T) {
 
 // What another program has frozen is left to it, and what Slurm suspends above is neither thawed nor waited for.
 func TestFrozenByAnother(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	job := newSlurmJob(t, tree)
-	_, task := job.spawn("step_0/user/task_0")
+	job, f, task, _ := jobOfOneTask(t)
 	_, other := job.spawn("step_0/user/task_1")
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	f := newTestJobFreezer(t, tree, dir, job.top)
-	runFreezer(t, f.Freezer)
 	job.set(other, "1")
 	slice := func(do func()) {
 		t.Helper()
-		if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-			t.Fatal(err)
-		}
+		job.freeze(f)
 		do()
 		if err := f.Thaw(within(t, 5*time.Second), "job", ForTimeSlice); err != nil {
 			t.Fatal(err)
@@ -364,9 +354,7 @@ func TestJobOfAKilledFreezer(t *testing.T) {
 	f := newTestJobFreezer(t, tree, dir, job.top)
 	for range 2 { // Nothing runs it: it shows no sign of life.
 		eventually(t, "it is frozen", func() bool {
-			if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-				t.Fatal(err)
-			}
+			job.freeze(f)
 			return job.frozen(task) // On a busy host gpushare-thaw may have been faster.
 		})
 		eventually(t, "gpushare-thaw thaws it", func() bool { return !job.isSet(task) && !job.frozen(task) })
@@ -376,16 +364,9 @@ func TestJobOfAKilledFreezer(t *testing.T) {
 // A job that a killed process has left frozen, and of which the next one freezes nothing therefore, is frozen again in the same slice
 // when gpushare-thaw has thawed it.
 func TestJobIsFrozenAgainInTheSlice(t *testing.T) {
-	tree, dir := newTree(t), t.TempDir()
-	job := newSlurmJob(t, tree)
-	_, task := job.spawn("step_0/user/task_0")
-	runThawWatchdog(t, dir, tree.freezer, io.Discard)
-	f := newTestJobFreezer(t, tree, dir, job.top)
-	runFreezer(t, f.Freezer)
+	job, f, task, dir := jobOfOneTask(t)
 	job.set(task, "1")
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job.freeze(f)
 	for end := time.Now().Add(2 * keepInterval); time.Now().Before(end); pause(5 * time.Millisecond) {
 		if !job.isSet(task) || usedDeadlines(t, dir) != 0 {
 			t.Fatal("what another program has frozen is not left to it")
@@ -409,9 +390,7 @@ func TestPodsOfALeaseAreFrozen(t *testing.T) {
 	f := newTestJobFreezer(t, tree, dir, job.top)
 	at := JobCgroup{PodLayout, []string{one, two, job.top + "/pod3"}}
 	f.Permit("job", at)
-	if err := f.Freeze(t.Context(), "job", ForTimeSlice, time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	job.freeze(f)
 	if !job.isSet(one) || !job.isSet(two) || job.isSet(container) || usedDeadlines(t, dir) != 2 {
 		t.Errorf(
 			"set: %v, %v, the container's %v; %d deadlines",

@@ -375,12 +375,13 @@ func TestSlurmInstall(t *testing.T) {
 		}
 		return out
 	}
+	install := func() result { return siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs") }
 	r := siteCommand(t, "install", "--dir", dir, "--dry-run")
 	if r.code != 0 || len(there()) > 0 || strings.Count(r.out, "would be written") != 4 ||
 		!strings.Contains(r.out, "Prolog="+dir+"/prolog.d/*\n") {
 		t.Errorf("dry: %d, %v, %s%s", r.code, there(), r.out, r.err)
 	}
-	r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
+	r = install()
 	b, err := os.ReadFile(filepath.Join(dir, siteFiles[0]))
 	if r.code != 0 || len(there()) != 4 || err != nil || !strings.Contains(string(b), "\nGPUSHARE_TENANT=vision\nGPUSHARE_GRANT=jobs\n") {
 		t.Errorf("it exits with %d, %v, %v: %s%s\n%s", r.code, there(), err, r.out, r.err, b)
@@ -388,16 +389,7 @@ func TestSlurmInstall(t *testing.T) {
 	if info, err := os.Stat(filepath.Join(dir, siteFiles[0])); err != nil || info.Mode().Perm() != 0o755 {
 		t.Errorf("%v, %v", info, err)
 	}
-	if r = siteCommand(
-		t,
-		"install",
-		"--dir",
-		dir,
-		"--tenant",
-		"vision",
-		"--grant",
-		"jobs",
-	); r.code != 0 ||
+	if r = install(); r.code != 0 ||
 		strings.Count(r.out, " is there\n") != 4 {
 		t.Errorf("a second time: %d, %s", r.code, r.out)
 	}
@@ -418,7 +410,7 @@ func TestSlurmInstall(t *testing.T) {
 		if r = siteCommand(t, "check", "--dir", dir); !strings.Contains(r.out, siteFiles[0]+": it") {
 			t.Errorf("check says %s", r.out)
 		}
-		r = siteCommand(t, "install", "--dir", dir, "--tenant", "vision", "--grant", "jobs")
+		r = install()
 		info, err := os.Stat(filepath.Join(dir, siteFiles[0]))
 		if err != nil || info.Mode() != 0o755 || int(info.Sys().(*syscall.Stat_t).Uid) != os.Geteuid() ||
 			strings.Count(r.out, " is there\n") != 3 {
@@ -430,16 +422,7 @@ func TestSlurmInstall(t *testing.T) {
 	if err := programs.Write(filepath.Join(dir, siteFiles[0]), []byte(old)); err != nil {
 		t.Fatal(err)
 	}
-	if r = siteCommand(
-		t,
-		"install",
-		"--dir",
-		dir,
-		"--tenant",
-		"vision",
-		"--grant",
-		"jobs",
-	); r.code != 0 ||
+	if r = install(); r.code != 0 ||
 		!strings.Contains(r.out, "replaced: v0.0.1 had") {
 		t.Errorf("over another version: %d, %s", r.code, r.out)
 	}
@@ -454,12 +437,7 @@ func TestSlurmInstall(t *testing.T) {
 	if err := programs.Write(filepath.Join(dir, siteFiles[3]), []byte("#!/bin/sh\n")); err != nil {
 		t.Fatal(err)
 	}
-	if r = siteCommand(
-		t,
-		"uninstall",
-		"--dir",
-		dir,
-	); r.code != 0 || strings.Join(there(), " ") != siteFiles[3] ||
+	if r = siteCommand(t, "uninstall", "--dir", dir); r.code != 0 || strings.Join(there(), " ") != siteFiles[3] ||
 		!strings.Contains(r.out, "gpushare-health stays") {
 		t.Errorf("uninstall: %d, %v: %s%s", r.code, there(), r.out, r.err)
 	}
