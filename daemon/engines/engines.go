@@ -30,6 +30,7 @@ type Engines struct {
 
 	keys    keys
 	waiters waiters
+	naming  naming
 }
 
 // cgroups has what is done with the cgroups of leases.

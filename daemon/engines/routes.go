@@ -52,6 +52,13 @@ func (en *Engines) PostLease(c *server.Call) error {
 			return err
 		}
 	}
+	if cg != "" && !(again && slices.Contains(l.Cgroups(), cg)) {
+		end, err := en.named(q.Key, cg)
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	if !again {
 		if l, err = en.register(c, q, &terms); err != nil {
 			return err

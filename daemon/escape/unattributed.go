@@ -265,13 +265,20 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 		for _, p := range x.processes(g) {
 			st, ok := d.unattributed(p.PID)
 			if !ok {
-				if c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, 0); closes && want.Enforcing() {
-					if st, id, elsewhere := d.fromElsewhere(p.PID, c.place); elsewhere {
-						c.process.Start = st.Start
-						occupied[c] = true
-						add(unattributedProcess{closes: true, lease: id}, g, st)
-					}
+				c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, 0)
+				if !want.Enforcing() || !closes && alone(want.Mode(g.Identity.UUID)) {
+					continue
 				}
+				// On a GPU that leases share it closes nothing. What it uses there is counted for no lease of the GPU.
+				st, id, elsewhere := d.fromElsewhere(p.PID, c.place)
+				if !elsewhere || !closes && attribution.ServesMPS(g.ControlDaemons(), st) {
+					continue
+				}
+				if closes {
+					c.process.Start = st.Start
+					occupied[c] = true
+				}
+				add(unattributedProcess{closes: closes, lease: id}, g, st)
 				continue
 			}
 			c, closes := occupantOn(g, want.Mode(g.Identity.UUID), &p, st.Start)

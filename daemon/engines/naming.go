@@ -1,0 +1,75 @@
+package engines
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// naming has the cgroups that requests are about to give to their leases, by the key: they are in the table a moment later.
+type naming struct {
+	mu    locks.Mutex[locks.Leaf] // guards what follows
+	named map[string]string
+}
+
+// begin is the key of another request that names one of the processes of a cgroup too; empty: there is none, and end must be called.
+func (n *naming) begin(key, cg string) (other string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, named := range n.named {
+		if k != key && overlap(named, cg) {
+			return k
+		}
+	}
+	if n.named == nil {
+		n.named = map[string]string{}
+	}
+	n.named[key] = cg
+	return ""
+}
+
+func (n *naming) end(key string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	delete(n.named, key)
+}
+
+// overlap reports whether a process may be in both cgroups.
+func overlap(a, b string) bool { return cgroup.Below(a, b) || cgroup.Below(b, a) }
+
+// named gives the processes of a cgroup to the lease of a key until end is called, when the lease has the cgroup or the request has
+// failed. A cgroup that another keyed lease names is refused, also while neither has a process: a process is in one lease, and the amounts
+// of the other one would be enforced on nothing.
+func (en *Engines) named(key, cg string) (end func(), err error) {
+	other := en.naming.begin(key, cg)
+	if other != "" {
+		return nil, namedTwice(key, cg, "another request, with key "+other+", names it", other)
+	}
+	end = func() { en.naming.end(key) }
+	has := en.Table.LiveOnly(func(l *lease.Lease) bool {
+		return l.Engine != nil && l.Engine.Key != key && slices.ContainsFunc(l.Cgroups(), func(had string) bool { return overlap(had, cg) })
+	})
+	if len(has) > 0 {
+		end()
+		l := &has[0]
+		return nil, namedTwice(
+			key,
+			cg,
+			fmt.Sprintf("lease %s (%s) has it, and a process is in one lease", l.ID, l.Engine.Key),
+			l.Engine.Key,
+		)
+	}
+	return end, nil
+}
+
+func namedTwice(key, cg, why, other string) error {
+	return &api.Error{
+		Kind:    api.KindConflict,
+		Message: fmt.Sprintf("cannot attach %s to cgroup %s: %s", key, cg, why),
+		Hint:    "'gpushare lease show --key " + other + "' shows it",
+	}
+}

@@ -1,0 +1,59 @@
+package engines
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/lease"
+)
+
+// Of two requests that name one cgroup the second is refused, whether the first is answered or runs yet: the processes of a cgroup are in
+// one lease. A cgroup above or below it has the same processes.
+func TestACgroupIsNamedOnce(t *testing.T) {
+	t.Parallel()
+	en, l := newEngines(t, nil)
+	refused := func(key, cg, says string) {
+		t.Helper()
+		end, err := en.named(key, cg)
+		e, ok := errors.AsType[*api.Error](err)
+		if !ok || e.Kind != api.KindConflict || !strings.Contains(e.Message, says) {
+			t.Errorf("%s names %s: %v", key, cg, err)
+		}
+		if end != nil {
+			end()
+		}
+	}
+	named := func(key, cg string) (end func()) {
+		t.Helper()
+		end, err := en.named(key, cg)
+		if err != nil {
+			t.Fatalf("%s names %s: %v", key, cg, err)
+		}
+		return end
+	}
+	for _, cg := range []string{"/jobs/job_1", "/jobs/job_1/step", "/jobs"} {
+		refused("slurm:2", cg, "lease "+l.ID+" (slurm:1) has it")
+	}
+	named("slurm:1", "/jobs/job_1")() // its own
+	named("slurm:2", "/jobs/job_10")()
+	end := named("slurm:2", "/jobs/job_2")
+	refused("slurm:3", "/jobs/job_2", "another request, with key slurm:2, names it")
+	refused("slurm:3", "/jobs/job_2/step", "another request, with key slurm:2, names it")
+	end()
+	named("slurm:3", "/jobs/job_2")()
+	if len(en.naming.named) != 0 {
+		t.Errorf("named are still %v", en.naming.named)
+	}
+	// A lease that has ended has no cgroup.
+	if _, err := en.Table.DropUnbound(t.Context(), l.ID, "its time is over"); err != nil {
+		t.Fatal(err)
+	}
+	named("slurm:2", "/jobs/job_1")()
+	// A lease of no engine is not asked: its processes are looked for.
+	if _, err := en.Table.Submit(lease.Request{Tenant: "red", Admin: true, Origin: lease.OriginAttached}); err != nil {
+		t.Fatal(err)
+	}
+	named("slurm:2", "/jobs/job_1")()
+}
