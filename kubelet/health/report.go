@@ -55,5 +55,5 @@ func of(g *api.GPUStatus) (kubeletplugin.HealthStatus, string) {
 }
 
 func reason(g *api.GPUStatus) string {
-	return strings.TrimSuffix(fmt.Sprintf("GPU %d is %s: %s", g.Index, g.State, g.Reason), ": ")
+	return strings.TrimSuffix(fmt.Sprintf("%s is %s: %s", publish.Called(g), g.State, g.Reason), ": ")
 }

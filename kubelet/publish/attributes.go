@@ -40,7 +40,9 @@ func (n *Node) device(g *api.GPUStatus, kind string) resourceapi.Device {
 	a := map[resourceapi.QualifiedName]resourceapi.DeviceAttribute{
 		"type":        text(kind),
 		"productName": text(g.Model),
-		"index":       number(g.Index),
+	}
+	if g.Index >= 0 { // A GPU that the driver does not find has none.
+		a["index"] = number(g.Index)
 	}
 	if v := semantic(n.Status.Node.Driver); v != "" {
 		a["driverVersion"] = resourceapi.DeviceAttribute{VersionValue: &v}

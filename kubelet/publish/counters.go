@@ -37,9 +37,6 @@ func countersOf(d *api.MIGDevice) counters {
 	return c
 }
 
-// set is the name of the counters of a GPU.
-func (counters) set(g *api.GPUStatus) string { return fmt.Sprintf("gpu-%d", g.Index) }
-
 func sliceName(i uint32) string { return "slice-" + strconv.FormatUint(uint64(i), 10) }
 
 // limited reports whether the driver allows fewer instances of a profile than it has placements.

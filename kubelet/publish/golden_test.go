@@ -59,7 +59,7 @@ func TestWithheldAndTainted(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const first, whole, part = "gpu-0-mig-3g-40gb-0", "gpu-2", "gpu-1-part"
+	const first, whole, part = "gpu-carved-mig-3g-40gb-0", "gpu-whole", "gpu-shared-part"
 	owned := api.Lease{ID: "local-alone-1", User: "alice", Tenant: others, GPUs: []string{"GPU-whole"}, State: api.LeaseRunning}
 	for name, c := range map[string]struct {
 		change func(n *publish.Node)

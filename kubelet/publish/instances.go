@@ -82,7 +82,7 @@ func (n *Node) placements(g *api.GPUStatus, d *api.MIGDevice, grants []*api.Gran
 		for _, at := range p.Placements {
 			o := n.instance(g, p, at)
 			o.of(n, of[p.Name])
-			o.counters = append(o.counters, counterUse{c.set(g), c.uses(p, at)})
+			o.counters = append(o.counters, counterUse{n.name(g), c.uses(p, at)})
 			o.Withheld = n.withheld(g, func() string { return n.inTheWay(g, d, at) })
 			out = append(out, o)
 		}
@@ -111,7 +111,7 @@ func overlap(a, b api.MIGPlacement) bool { return a.Start < b.Start+b.Size && b.
 func (n *Node) instance(g *api.GPUStatus, p *api.MIGProfile, at api.MIGPlacement) Offer {
 	start := at.Start
 	o := Offer{
-		Name:   fmt.Sprintf("gpu-%d-mig-%s-%d", g.Index, nameOf(p.Name), at.Start),
+		Name:   fmt.Sprintf("%s-mig-%s-%d", n.name(g), nameOf(p.Name), at.Start),
 		Type:   TypeMIG,
 		GPU:    g.UUID,
 		Start:  &start,

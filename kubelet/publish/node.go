@@ -84,7 +84,7 @@ func (n *Node) lent(g *api.GPUStatus) string {
 		return "gpushare only observes the node: nothing that a claim has would be enforced"
 	}
 	if g.Owner != "" && g.Owner != "kubernetes" {
-		return fmt.Sprintf("GPU %d belongs to %s", g.Index, g.Owner)
+		return fmt.Sprintf("%s belongs to %s", Called(g), g.Owner)
 	}
 	return ""
 }

@@ -58,7 +58,7 @@ func (n *Node) counterSets(offers []Offer, used map[string]bool) []resourceapi.C
 	for i := range n.Status.GPUs {
 		g := &n.Status.GPUs[i]
 		j := slices.IndexFunc(n.MIG.GPUs, func(d api.MIGDevice) bool { return d.UUID == g.UUID })
-		if name := (counters{}).set(g); j >= 0 && used[name] {
+		if name := n.name(g); j >= 0 && used[name] {
 			out = append(out, resourceapi.CounterSet{Name: name, Counters: counterValues(n.left(g, &n.MIG.GPUs[j]))})
 		}
 	}

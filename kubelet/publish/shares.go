@@ -25,7 +25,7 @@ func (n *Node) shares(g *api.GPUStatus) []Offer {
 			share = spec.MPS
 		}
 		o := Offer{
-			Name:     fmt.Sprintf("gpu-%d-%s", g.Index, spec.Name),
+			Name:     n.name(g) + "-" + spec.Name,
 			Type:     g.Mode,
 			GPU:      g.UUID,
 			Grants:   []string{spec.Name},

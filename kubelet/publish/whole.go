@@ -1,7 +1,6 @@
 package publish
 
 import (
-	"fmt"
 	"slices"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -17,7 +16,7 @@ func (n *Node) whole(g *api.GPUStatus) []Offer {
 		return nil
 	}
 	o := Offer{
-		Name:     fmt.Sprintf("gpu-%d", g.Index),
+		Name:     n.name(g),
 		Type:     TypeGPU,
 		GPU:      g.UUID,
 		Withheld: n.withheld(g, func() string { return n.occupied(g) }),

@@ -110,8 +110,9 @@ func (p *pod) unschedulable() bool {
 }
 
 type device struct {
-	Name   string
-	Taints []struct{ Key, Value, Effect string }
+	Name       string
+	Attributes map[string]struct{ Int *int }
+	Taints     []struct{ Key, Value, Effect string }
 }
 
 type slice struct {
@@ -137,7 +138,7 @@ func (l *lab) nodeIsPublished(t *testing.T) {
 			for _, s := range all {
 				sets += len(s.Spec.SharedCounters)
 				for _, d := range s.Spec.Devices {
-					devices = append(devices, d.Name)
+					devices = append(devices, byIndex(&d))
 				}
 			}
 			has := func(name string) bool { return slices.Contains(devices, name) }

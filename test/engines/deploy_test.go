@@ -128,7 +128,7 @@ func (l *lab) offers(t *testing.T, instances int) {
 			n := 0
 			for _, s := range all {
 				for _, d := range s.Spec.Devices {
-					if strings.HasPrefix(d.Name, "gpu-0-mig-") {
+					if strings.HasPrefix(byIndex(&d), "gpu-0-mig-") {
 						n++
 					}
 				}

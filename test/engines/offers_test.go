@@ -4,6 +4,7 @@ package engines
 
 import (
 	"context"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -12,7 +13,17 @@ import (
 // slicesPath is where the API has what nodes offer.
 const slicesPath = "/apis/resource.k8s.io/v1/resourceslices"
 
-// published waits until the devices of the node are as accept wants them, by name, and logs how long that took.
+// byIndex is the name of a device with the index of its GPU, which it has as an attribute, in place of a part of the UUID.
+func byIndex(d *device) string {
+	index := d.Attributes["index"].Int
+	if index == nil {
+		return d.Name
+	}
+	parts := strings.SplitN(d.Name, "-", 3)
+	return strings.Join(append([]string{parts[0], strconv.Itoa(*index)}, parts[2:]...), "-")
+}
+
+// published waits until the devices of the node are as accept wants them, by index, and logs how long that took.
 func (l *lab) published(t *testing.T, what string, accept func(map[string]device) bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -23,7 +34,7 @@ func (l *lab) published(t *testing.T, what string, accept func(map[string]device
 		last = map[string]device{}
 		for _, s := range all {
 			for _, d := range s.Spec.Devices {
-				last[d.Name] = d
+				last[byIndex(&d)] = d
 			}
 		}
 		return accept(last)

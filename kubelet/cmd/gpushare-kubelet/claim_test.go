@@ -17,9 +17,14 @@ import (
 
 const virtual = `driver: "580"
 gpus:
-  - {model: A100-SXM4-80GB, count: 1, mig: true}
-  - {model: A100-SXM4-80GB, count: 3}
+  - {model: A100-SXM4-80GB, uuid: GPU-00000000-0000-5000-8000-000000000000, mig: true}
+  - {model: A100-SXM4-80GB, uuid: GPU-11111111-0000-5000-8000-000000000000}
+  - {model: A100-SXM4-80GB, uuid: GPU-22222222-0000-5000-8000-000000000000}
+  - {model: A100-SXM4-80GB, uuid: GPU-33333333-0000-5000-8000-000000000000}
 `
+
+// The names of its GPUs in those of devices.
+const gpu0, gpu1, gpu2, gpu3 = "gpu-00000000", "gpu-11111111", "gpu-22222222", "gpu-33333333"
 
 const spec = `version: v1
 node: {enforce: on}
@@ -57,7 +62,7 @@ func TestClaims(t *testing.T) {
 	d := newDriver(t, n)
 	d.start(t, "")
 	published := d.server.await(t, "the node is not published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 })
-	for _, name := range []string{"gpu-0-mig-3g-40gb-0", "gpu-0-mig-3g-40gb-4", "gpu-0-mig-1g-10gb-6", "gpu-1-serve", "gpu-2", "gpu-3"} {
+	for _, name := range []string{gpu0 + "-mig-3g-40gb-0", gpu0 + "-mig-3g-40gb-4", gpu0 + "-mig-1g-10gb-6", gpu1 + "-serve", gpu2, gpu3} {
 		if _, ok := published[name]; !ok {
 			t.Errorf("%s is not published", name)
 		}
@@ -71,10 +76,10 @@ func TestClaims(t *testing.T) {
 		memory  uint64
 		share   float64
 	}{
-		{"instance", []resourceapi.DeviceRequestAllocationResult{device("gpu-0-mig-3g-40gb-4")}, "train", 1, 0, 0},
-		{"first-part", []resourceapi.DeviceRequestAllocationResult{part("gpu-1-serve", "30Gi", "40")}, "serve", 1, 30 << 30, 40},
-		{"second-part", []resourceapi.DeviceRequestAllocationResult{part("gpu-1-serve", "30Gi", "40")}, "serve", 1, 30 << 30, 40},
-		{"both", []resourceapi.DeviceRequestAllocationResult{device("gpu-2"), device("gpu-3")}, "pair", 2, 0, 0},
+		{"instance", []resourceapi.DeviceRequestAllocationResult{device(gpu0 + "-mig-3g-40gb-4")}, "train", 1, 0, 0},
+		{"first-part", []resourceapi.DeviceRequestAllocationResult{part(gpu1+"-serve", "30Gi", "40")}, "serve", 1, 30 << 30, 40},
+		{"second-part", []resourceapi.DeviceRequestAllocationResult{part(gpu1+"-serve", "30Gi", "40")}, "serve", 1, 30 << 30, 40},
+		{"both", []resourceapi.DeviceRequestAllocationResult{device(gpu2), device(gpu3)}, "pair", 2, 0, 0},
 	}
 	for _, c := range cases {
 		claim := d.claim(t, c.name, c.devices...)
@@ -106,7 +111,7 @@ func TestClaims(t *testing.T) {
 	if l := leases(t, n); len(l) != len(cases) {
 		t.Errorf("%d claims have %d leases", len(cases), len(l))
 	}
-	refused := d.claim(t, "third-part", part("gpu-1-serve", "30Gi", "10"))
+	refused := d.claim(t, "third-part", part(gpu1+"-serve", "30Gi", "10"))
 	if r, err := k.prepare(soon(t), refused); err != nil || !strings.Contains(r.Error, "cannot prepare claim team/third-part: ") ||
 		!strings.Contains(r.Error, "of its 60 GiB left") {
 		t.Errorf("a claim without place is answered with %v: %v", r, err)

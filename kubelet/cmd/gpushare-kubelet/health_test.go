@@ -40,13 +40,13 @@ func TestHealthOfDevices(t *testing.T) {
 		}
 	}
 	healthy := func(h *healthpb.DeviceHealth) bool { return h.Health == healthpb.HealthStatus_HEALTHY }
-	await("GPU 3 is not healthy", "gpu-3", healthy)
-	await("a part of GPU 1 is not healthy", "gpu-1-serve", healthy)
+	await("GPU 3 is not healthy", gpu3, healthy)
+	await("a part of GPU 1 is not healthy", gpu1+"-serve", healthy)
 	if err := n.Ctl(ctx, nil, "xid", "3", "79"); err != nil {
 		t.Fatal(err)
 	}
-	await("GPU 3 is healthy", "gpu-3", func(h *healthpb.DeviceHealth) bool {
+	await("GPU 3 is healthy", gpu3, func(h *healthpb.DeviceHealth) bool {
 		return h.Health == healthpb.HealthStatus_UNHEALTHY && strings.HasPrefix(h.Message, "GPU 3 is ")
 	})
-	await("GPU 2 is not healthy", "gpu-2", healthy)
+	await("GPU 2 is not healthy", gpu2, healthy)
 }

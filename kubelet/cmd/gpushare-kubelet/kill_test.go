@@ -22,7 +22,7 @@ func TestDriverKilledAtEveryPlace(t *testing.T) {
 	for i := 1; ; i++ {
 		d := newDriver(t, n)
 		claim := d.claim(t, fmt.Sprintf("killed-%d", i), []resourceapi.DeviceRequestAllocationResult{
-			device("gpu-0-mig-3g-40gb-0"), part("gpu-1-serve", "20Gi", "10"), device("gpu-2"),
+			device(gpu0 + "-mig-3g-40gb-0"), part(gpu1+"-serve", "20Gi", "10"), device(gpu2),
 		}[i%3])
 		d.start(t, fmt.Sprintf("kubelet.*:kill@%d", i))
 		k := d.register(t)
@@ -69,7 +69,7 @@ func TestClaimsOutliveTheDaemon(t *testing.T) {
 	d := newDriver(t, n)
 	d.start(t, "")
 	k := d.register(t)
-	claim := d.claim(t, "over", device("gpu-0-mig-3g-40gb-4"))
+	claim := d.claim(t, "over", device(gpu0+"-mig-3g-40gb-4"))
 	if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {
 		t.Fatalf("it is not prepared: %v %v", r, err)
 	}
@@ -111,20 +111,20 @@ func TestPublishedAsTheNodeIs(t *testing.T) {
 	has := func(name string) func(map[string]resourceapi.Device) bool {
 		return func(m map[string]resourceapi.Device) bool { _, ok := m[name]; return ok }
 	}
-	d.server.await(t, "GPU 3 is not published", has("gpu-3"))
+	d.server.await(t, "GPU 3 is not published", has(gpu3))
 	if r := n.CLI(soon(t), "lease", "attach", "-t", "local", "--key", "slurm:1", "--gpu", "3", "--grant", "big"); r.Code != 0 {
 		t.Fatal(r.Err)
 	}
-	d.server.await(t, "GPU 3 is published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 && !has("gpu-3")(m) })
+	d.server.await(t, "GPU 3 is published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 && !has(gpu3)(m) })
 	if r := n.CLI(soon(t), "lease", "release", "--key", "slurm:1"); r.Code != 0 {
 		t.Fatal(r.Err)
 	}
-	d.server.await(t, "GPU 3 is not published again", has("gpu-3"))
+	d.server.await(t, "GPU 3 is not published again", has(gpu3))
 	if r := n.CLI(soon(t), "gpu", "cordon", "2"); r.Code != 0 {
 		t.Fatal(r.Err)
 	}
 	tainted := func(m map[string]resourceapi.Device) bool {
-		taints := m["gpu-2"].Taints
+		taints := m[gpu2].Taints
 		return len(taints) == 1 && taints[0].Key == "gpushare.dev/cordoned" && taints[0].Effect == resourceapi.DeviceTaintEffectNoSchedule
 	}
 	d.server.await(t, "GPU 2 has no taint", tainted)
@@ -134,7 +134,7 @@ func TestPublishedAsTheNodeIs(t *testing.T) {
 	d.server.await(
 		t,
 		"GPU 2 has a taint",
-		func(m map[string]resourceapi.Device) bool { return has("gpu-2")(m) && len(m["gpu-2"].Taints) == 0 },
+		func(m map[string]resourceapi.Device) bool { return has(gpu2)(m) && len(m[gpu2].Taints) == 0 },
 	)
 	if d.server.writes > 40 {
 		t.Errorf("four changes were published with %d writes", d.server.writes)

@@ -35,7 +35,7 @@ func TestInstancesOfALostGPU(t *testing.T) {
 			d := newDriver(t, n)
 			d.start(t, "")
 			k := d.register(t)
-			const used, free = "gpu-0-mig-3g-40gb-0", "gpu-0-mig-3g-40gb-4"
+			const used, free = gpu0 + "-mig-3g-40gb-0", gpu0 + "-mig-3g-40gb-4"
 			d.server.await(t, "the node is not published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 })
 			claim := d.claim(t, "on-it", device(used))
 			if r, err := k.prepare(soon(t), claim); err != nil || r.Error != "" {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -19,8 +20,8 @@ const offersTimeout = 20 * time.Second
 // offered is a device, or a GPU of which there is none.
 type offered struct {
 	Device string   `json:"device,omitempty"`
-	GPU    string   `json:"gpu"` // its UUID
-	Index  int      `json:"index"`
+	GPU    string   `json:"gpu"`   // its UUID
+	Index  int      `json:"index"` // -1: the driver does not find it
 	Type   string   `json:"type,omitempty"`
 	Grants []string `json:"grants,omitempty"`
 	Taints []string `json:"taints,omitempty"` // KEY:EFFECT, without the domain
@@ -45,11 +46,15 @@ func offers(ctx context.Context, o *options, stdout io.Writer) error {
 		return e.Encode(map[string]any{"schema_version": 1, "tenant": o.tenant, "devices": list})
 	}
 	t := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "DEVICE\tTYPE\tGRANTS\tSTATE")
+	fmt.Fprintln(t, "DEVICE\tGPU\tTYPE\tGRANTS\tSTATE")
 	for _, x := range list {
 		device, kind, grants := x.Device, x.Type, strings.Join(x.Grants, ",")
 		if device == "" {
-			device, kind, grants = fmt.Sprintf("GPU %d", x.Index), "-", "-"
+			device, kind, grants = "-", "-", "-"
+		}
+		index := "-" // The driver does not find the GPU.
+		if x.Index >= 0 {
+			index = strconv.Itoa(x.Index)
 		}
 		state := "offered"
 		switch {
@@ -58,7 +63,7 @@ func offers(ctx context.Context, o *options, stdout io.Writer) error {
 		case len(x.Taints) > 0:
 			state = "offered, tainted: " + strings.Join(x.Taints, " ")
 		}
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", device, kind, grants, state)
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", device, index, kind, grants, state)
 	}
 	return t.Flush()
 }

@@ -21,12 +21,12 @@ func output(t *testing.T, n *harness.Node, args ...string) string {
 	return out.String()
 }
 
-// line is the one of a device.
+// line is the one that begins with a device, or with "-" and the index of a GPU without one.
 func line(t *testing.T, text, device string) string {
 	t.Helper()
 	for l := range strings.Lines(text) {
-		if strings.HasPrefix(l, device+" ") {
-			return strings.Join(strings.Fields(l), " ")
+		if l = strings.Join(strings.Fields(l), " "); strings.HasPrefix(l, device+" ") {
+			return l
 		}
 	}
 	t.Fatalf("%s is not in:\n%s", device, text)
@@ -45,12 +45,12 @@ func TestOffers(t *testing.T) {
 	}
 	text := output(t, n, "offers")
 	for device, want := range map[string]string{
-		"DEVICE":              "DEVICE TYPE GRANTS STATE",
-		"gpu-0-mig-3g-40gb-4": "gpu-0-mig-3g-40gb-4 mig train offered",
-		"gpu-1-serve":         "gpu-1-serve timeslice serve offered",
-		"gpu-2":               "gpu-2 gpu whole,pair offered, tainted: cordoned:NoSchedule",
-		"gpu-3":               "gpu-3 gpu whole,pair not offered: lease local-big-",
-		"GPU 4":               "GPU 4 - - not offered: the spec does not name it",
+		"DEVICE":                "DEVICE GPU TYPE GRANTS STATE",
+		gpu0 + "-mig-3g-40gb-4": gpu0 + "-mig-3g-40gb-4 0 mig train offered",
+		gpu1 + "-serve":         gpu1 + "-serve 1 timeslice serve offered",
+		gpu2:                    gpu2 + " 2 gpu whole,pair offered, tainted: cordoned:NoSchedule",
+		gpu3:                    gpu3 + " 3 gpu whole,pair not offered: lease local-big-",
+		"- 4":                   "- 4 - - not offered: the spec does not name it",
 	} {
 		if got := line(t, text, device); !strings.HasPrefix(got, want) {
 			t.Errorf("%s: %q, want %q", device, got, want)
@@ -66,7 +66,7 @@ func TestOffers(t *testing.T) {
 		len(list.Devices) != strings.Count(text, "\n")-1 {
 		t.Errorf("as JSON there are %d devices, as text:\n%s%v", len(list.Devices), text, err)
 	}
-	if text := output(t, n, "--tenant", "other", "offers"); !strings.HasSuffix(line(t, text, "GPU 0"), "has no tenant for Kubernetes") {
+	if text := output(t, n, "--tenant", "other", "offers"); !strings.HasSuffix(line(t, text, "- 0"), "has no tenant for Kubernetes") {
 		t.Errorf("without a tenant:\n%s", text)
 	}
 }

@@ -30,7 +30,7 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	d := newDriver(t, n)
 	d.start(t, "")
 	k := d.register(t)
-	claim := d.claim(t, "shared", device("gpu-2"))
+	claim := d.claim(t, "shared", device(gpu2))
 	reserve := func(pods ...string) {
 		claim := claim.DeepCopy()
 		claim.Status.ReservedFor = nil
@@ -83,7 +83,7 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	if l := one("with a third pod"); l.ID != first.ID {
 		t.Errorf("lease %s became %s", first.ID, l.ID)
 	}
-	second := d.claim(t, "second", device("gpu-3"))
+	second := d.claim(t, "second", device(gpu3))
 	second.Status.ReservedFor = []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", Name: "pod-a", UID: "pod-a"}}
 	d.server.add(second)
 	if r, err := k.prepare(soon(t), second); err != nil || !strings.Contains(r.Error, "its pod has claim team/shared already") {
