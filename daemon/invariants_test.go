@@ -87,7 +87,7 @@ func (s *staged) instancesExplained(st *api.Status, report reporter) {
 			if now := s.layoutOf(i); now != s.before[i] && !s.Boots && !strings.Contains(g.Reason, "could not be undone") {
 				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, now, s.before[i])
 			}
-		case "lost", "stuck":
+		case "lost", "stuck", "unreadable":
 			if g.Reason == "" {
 				report("I2", "GPU %d is %s without a reason", i, g.State)
 			}

@@ -33,7 +33,7 @@ type Activity struct {
 }
 
 // GPU states, in the order of the API.
-var states = []string{"ok", "changing", "held", "cordoned", "unhealthy", "drained", "mps-down", "lost", "stuck"}
+var states = []string{"ok", "changing", "held", "cordoned", "unhealthy", "drained", "mps-down", "lost", "stuck", "unreadable"}
 
 // Describe and Collect make a snapshot a prometheus.Collector.
 func (s *Snapshot) Describe(out chan<- *prometheus.Desc) {
@@ -169,7 +169,7 @@ func (c *collection) gpu(g *api.GPUStatus) {
 		c.add(gpuRead, seconds(*g.ReadAt), index, g.UUID)
 	}
 	// A GPU that does not answer has its last reading in the status. As a metric that would be an old value with a new time.
-	answers := g.ReadAt != nil && g.State != "lost" && g.State != "stuck"
+	answers := g.ReadAt != nil && !slices.Contains([]string{"lost", "stuck", "unreadable"}, g.State)
 	c.health(g, answers)
 	if !answers {
 		return

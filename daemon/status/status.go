@@ -186,7 +186,8 @@ func (p *statusInputs) closedTo() []string {
 	return out
 }
 
-// stateOf returns the state of a GPU that does not answer.
+// stateOf returns the state of a GPU that does not answer. It is lost if the driver says so, does not find it, or wants a reset of it first,
+// as package daemon/health sees it. Every other error is of the call: it says nothing of the programs on the GPU.
 func stateOf(err error) string {
 	switch {
 	case gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck):
@@ -197,8 +198,10 @@ func stateOf(err error) string {
 		return "no-driver"
 	case errors.Is(err, gpu.ErrVersionMismatch):
 		return "mismatch"
+	case gpu.IsAny(err, gpu.ErrLost, gpu.ErrNotFound, gpu.ErrResetRequired):
+		return "lost"
 	}
-	return "lost"
+	return "unreadable"
 }
 
 func (p *statusInputs) process(r *gpu.Process, tenantOf map[string]string) api.ProcessStatus {

@@ -407,7 +407,12 @@ func TestStateOfAGPU(t *testing.T) {
 		{"stuck and held", gpu.ErrStuck, "why", false, "stuck", gpu.ErrStuck.Error() + "; why"},
 		{"lost in a change", gpu.ErrLost, "", true, "lost", gpu.ErrLost.Error()},
 		{"lost, as the driver says it", &gpu.Error{Op: "read the state", GPU: "GPU-2", Code: 15, Err: gpu.ErrLost}, "", false, "lost", gpu.ErrLost.Error()},
-		{"unknown error", errors.New("unknown"), "", false, "lost", "unknown"},
+		{"not found", fmt.Errorf("x: %w", gpu.ErrNotFound), "", false, "lost", "x: " + gpu.ErrNotFound.Error()},
+		{"it needs a reset first", gpu.ErrResetRequired, "", false, "lost", gpu.ErrResetRequired.Error()},
+		// One call that fails with an error that NVML does not explain says nothing of the programs on the GPU.
+		{"an unknown error of the driver", gpu.ErrUnknown, "", false, "unreadable", gpu.ErrUnknown.Error()},
+		{"denied", gpu.ErrDenied, "", false, "unreadable", gpu.ErrDenied.Error()},
+		{"unknown error", errors.New("unknown"), "", false, "unreadable", "unknown"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			p := twoTenants()

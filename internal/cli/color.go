@@ -16,6 +16,7 @@ var stateColors = map[string]string{
 	"lost":           red,
 	"GPU lost":       red,
 	"stuck":          red,
+	"unreadable":     red,
 	"failed":         red,
 	"fail":           red,
 	"unresponsive":   red,

@@ -131,7 +131,7 @@ func unreadyGPUs(s *api.Status) (waits string, held []string) {
 		case g.State == "held":
 			held = append(held, fmt.Sprintf("%s is %s", gpuName(g.Index, g.UUID), gpuState(g)))
 		case g.State == "missing" && !about: // The spec does without it.
-		case slices.Contains([]string{"changing", "lost", "stuck", "missing", "no-driver", "mismatch", "parked"}, g.State):
+		case slices.Contains([]string{"changing", "lost", "stuck", "unreadable", "missing", "no-driver", "mismatch", "parked"}, g.State):
 			waits = fmt.Sprintf("%s is %s", gpuName(g.Index, g.UUID), gpuState(g))
 		}
 	}

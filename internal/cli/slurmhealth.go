@@ -18,7 +18,7 @@ func (a *app) slurmHealthCommand() *cobra.Command {
 		Short: "Drain the node in Slurm if a GPU is unusable, as Slurm's HealthCheckProgram",
 		Args:  noArgs,
 		Long: `Health is what the HealthCheckProgram of Slurm runs: 'gpushare slurm install' writes it. If a GPU that Slurm
-places on is lost, stuck or unhealthy, it drains the node with the reason. Jobs that run there go on. A node that
+places on is lost, stuck, unreadable or unhealthy, it drains the node with the reason. Jobs that run there go on. A node that
 is drained is left as it is, and none is resumed: that is the administrator's, when the GPU is well.
 
 What an administrator did is no reason: a cordon, a change, maintenance. If gpushared does not answer within 2 s

@@ -104,7 +104,7 @@ func leased(g *api.GPUStatus) bool {
 // Unusable is why a GPU is unusable, for Slurm to drain its node; empty: it is not. What an administrator does with a GPU is no reason: a
 // cordon, a change, a layout that is held.
 func Unusable(g *api.GPUStatus) string {
-	if !slices.Contains([]string{"lost", "stuck", "unhealthy"}, g.State) {
+	if !slices.Contains([]string{"lost", "stuck", "unreadable", "unhealthy"}, g.State) {
 		return ""
 	}
 	return fmt.Sprintf("GPU %d is %s: %s", g.Index, g.State, cmp.Or(g.Reason, "'gpushare gpu show' says more"))

@@ -362,7 +362,7 @@ func levelOfBusy(part *float64) Style {
 // stateStyle is that of a state. The words are those of the API.
 func stateStyle(state string) Style {
 	switch state {
-	case "held", "unhealthy", "lost", "stuck", "missing", "no-driver", "mismatch":
+	case "held", "unhealthy", "lost", "stuck", "unreadable", "missing", "no-driver", "mismatch":
 		return bad
 	case "changing", "cordoned", "drained", "mps-down", "parked", "ending", "waiting":
 		return warning

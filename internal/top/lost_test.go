@@ -23,7 +23,7 @@ func lineOf(t *testing.T, m *Model, width int, has string) string {
 // Nothing of a GPU that does not answer is shown as measured: not its memory, sensors and utilization, now or in the history, and
 // not those of its instances.
 func TestAGPUThatDoesNotAnswer(t *testing.T) {
-	for _, state := range []string{"lost", "stuck", "missing", "parked", "no-driver", "mismatch", "held"} {
+	for _, state := range []string{"lost", "stuck", "unreadable", "missing", "parked", "no-driver", "mismatch", "held"} {
 		t.Run(state, func(t *testing.T) {
 			r := lab()
 			for _, i := range []int{0, 2} {

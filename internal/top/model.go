@@ -114,7 +114,7 @@ func (m *Model) zone() *time.Location {
 
 // answers reports whether a GPU can be read. Of one that cannot, what is not known is 0 or as before.
 func answers(g *api.GPUStatus) bool {
-	return !slices.Contains([]string{"lost", "stuck", "missing", "parked", "no-driver", "mismatch"}, g.State)
+	return !slices.Contains([]string{"lost", "stuck", "unreadable", "missing", "parked", "no-driver", "mismatch"}, g.State)
 }
 
 // busyOf is the part of the last period in which the GPU was busy; nil if it is not reported.

@@ -10,7 +10,7 @@ import (
 // leastDigits is how many digits of its UUID the name of a GPU has, unless another GPU of the node has the same.
 const leastDigits = 8
 
-// name is the name of a GPU in the names of devices and counters: gpu- and as much of its UUID as tells it from the others. An index is
+// name is the name of a GPU in the names of devices and counters: gpu- and as much of its UUID as no other GPU has. An index is
 // no name: the driver counts the GPUs that it finds, so that after a load without one GPU the index of another is that of a third.
 func (n *Node) name(g *api.GPUStatus) string {
 	mine := digits(g.UUID)

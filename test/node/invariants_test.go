@@ -93,7 +93,7 @@ func (p *changeFixture) instancesExplained(st *api.Status, report reporter) {
 			if layout != p.before[i] && !p.Boots && !strings.Contains(g.Reason, "could not be undone") {
 				report("I2", "GPU %d is held (%s) and has %s, had %s", i, g.Reason, layout, p.before[i])
 			}
-		case "lost", "stuck":
+		case "lost", "stuck", "unreadable":
 		default:
 			report("I2", "GPU %d is %s", i, g.State)
 		}
