@@ -33,15 +33,15 @@ func (l *lab) account(ctx context.Context, t *testing.T, of *pod) *cluster {
 	if of != nil {
 		spec["boundObjectRef"] = map[string]any{"apiVersion": "v1", "kind": "Pod", "name": of.Metadata.Name, "uid": of.Metadata.UID}
 	}
-	var made struct{ Status struct{ Token string } }
+	var answer struct{ Status struct{ Token string } }
 	err := l.request(ctx, http.MethodPost, "/api/v1/namespaces/gpushare/serviceaccounts/gpushare-kubelet/token", map[string]any{
 		"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec,
-	}, &made)
+	}, &answer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return &cluster{l.address, &http.Client{Transport: bearer{
-		made.Status.Token, &http.Transport{TLSClientConfig: l.authority.anonymous()},
+		answer.Status.Token, &http.Transport{TLSClientConfig: l.authority.anonymous()},
 	}}}
 }
 

@@ -104,7 +104,7 @@ left() {
 	left_of_pods
 	placements
 }
-left_of_pods() { # The same but for instances, which a GPU that is lost does not give back.
+left_of_pods() { # The same but for instances, which are on a lost GPU until it is back.
 	leases
 	find /run/cdi -name 'gpushare.dev-claim_*' 2>/dev/null
 	find /sys/fs/cgroup/kubepods.slice -name '*-pod*.slice' 2>/dev/null
@@ -153,7 +153,7 @@ has_lease() {
 lease_ids() { field '.leases[] | select(.engine != null) | .id'; }
 ctl() { /usr/local/lib/gpusim/gpusim ctl --root $root "$@"; }
 
-# booted_gpus gives a lost GPU back: it is there after the next boot of the GPUs, which needs the driver to be free.
+# booted_gpus ends the loss of a GPU: it is there after the next boot of the GPUs, for which nothing may use the driver.
 booted_gpus() {
 	gpushare maintenance on --driver --wait 2m
 	ctl reboot
