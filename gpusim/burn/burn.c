@@ -32,7 +32,7 @@ enum { EXIT_REFUSED = 1, EXIT_OOM = 2, EXIT_USAGE = 64, EXIT_DENIED = 77 };
 
 static struct {
 	const char *root, *gpu;
-	uint64_t memory, managed, grow; /* bytes, the last per second */
+	uint64_t memory, managed, grow, most; /* bytes, grow per second */
 	uint64_t kernel, think, every; /* microseconds */
 	uint64_t seed;
 	long queue;
@@ -452,11 +452,13 @@ static void allocate(const char *kind, uint64_t bytes)
 static void grow(double *last)
 {
 	const uint64_t small = 1ull << 20, large = 16ull << 20;
-	while (opt.grow) {
+	while (opt.grow && (!opt.most || allocated < opt.most)) {
 		double due = (double)opt.grow * (ran - *last);
 		if (due < (double)small)
 			return;
 		uint64_t bytes = due < (double)large ? (uint64_t)due & ~(small - 1) : large;
+		if (opt.most && bytes > opt.most - allocated)
+			bytes = opt.most - allocated;
 		*last += (double)bytes / (double)opt.grow;
 		allocate("ALLOC", bytes);
 	}
@@ -560,7 +562,7 @@ static void usage(FILE *out)
 {
 	fputs("usage: gpusim-burn [--root DIR] [--gpu GPU] [--memory 4GiB] [--kernel 5ms] [--queue 200]\n"
 	      "                   [--sync] [--think 30ms] [--every 50ms] [--jitter 0.3] [--seed 1]\n"
-	      "                   [--managed SIZE] [--seconds N] [--grow 1GiB/s] [--ignore-term] [--hold] [--host-dev]\n"
+	      "                   [--managed SIZE] [--seconds N] [--grow 1GiB/s] [--most SIZE] [--ignore-term] [--hold] [--host-dev]\n"
 	      "Uses a virtual GPU: opens its device nodes, allocates memory and keeps a queue of kernels full.\n"
 	      "  --root DIR     the virtual node's host root (default $GPUSIM_ROOT)\n"
 	      "  --gpu GPU      an ordinal among the visible ones, a GPU UUID or a MIG UUID\n"
@@ -577,6 +579,7 @@ static void usage(FILE *out)
 	      "  --seed N       of the jitter and the requests (default 1)\n"
 	      "  --seconds N    end after N seconds\n"
 	      "  --grow RATE    continue to allocate at this rate (SIZE or SIZE/s) until it fails\n"
+	      "  --most SIZE    with --grow, until it has allocated so much\n"
 	      "  --ignore-term  do not end at SIGTERM\n"
 	      "  --hold         allocate, but launch no kernels\n"
 	      "  --host-dev     open the device nodes below /dev instead of below DIR/dev\n",
@@ -589,7 +592,7 @@ static void parse(int argc, char **argv)
 	    {"root", 1, 0, 'r'}, {"gpu", 1, 0, 'g'},     {"memory", 1, 0, 'm'},      {"kernel", 1, 0, 'k'}, {"queue", 1, 0, 'q'},
 	    {"grow", 1, 0, 'G'}, {"seconds", 1, 0, 's'}, {"ignore-term", 0, 0, 'i'}, {"hold", 0, 0, 'H'},   {"host-dev", 0, 0, 'D'},
 	    {"sync", 0, 0, 'S'}, {"think", 1, 0, 't'}, {"every", 1, 0, 'E'},   {"jitter", 1, 0, 'j'},      {"seed", 1, 0, 'e'},
-	    {"managed", 1, 0, 'M'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
+	    {"managed", 1, 0, 'M'}, {"most", 1, 0, 'T'}, {"help", 0, 0, 'h'}, {0, 0, 0, 0}};
 	int c;
 	char *end;
 	opt.root = getenv("GPUSIM_ROOT");
@@ -625,6 +628,10 @@ static void parse(int argc, char **argv)
 				*end = 0;
 			if (size(optarg, &opt.grow))
 				bad("--grow", optarg);
+			break;
+		case 'T':
+			if (size(optarg, &opt.most))
+				bad("--most", optarg);
 			break;
 		case 't':
 			if (duration(optarg, &opt.think))

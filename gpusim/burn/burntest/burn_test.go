@@ -296,6 +296,15 @@ func TestOutOfMemory(t *testing.T) {
 	}
 }
 
+// What grows up to an amount goes on with it, and does not end with the memory of the GPU.
+func TestGrowsUpToAnAmount(t *testing.T) {
+	n := burntest.Start(t)
+	n.SetMemory(1 << 30)
+	p := start(t, n, nil, "--memory", "64MiB", "--hold", "--grow", "64GiB/s", "--most", "128MiB", "--seconds", "1")
+	p.line(t, "ready")
+	p.ends(t, 0, "allocated 128.0 MiB")
+}
+
 func TestRefused(t *testing.T) {
 	tests := []struct {
 		name    string
