@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -240,15 +242,18 @@ func TestAKeptLeaseIsBoundAgain(t *testing.T) {
 func TestALeaseThatCannotBeBound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var tried []time.Duration
+		var mu sync.Mutex // protects tries
+		var tries []time.Duration
 		begin := time.Now()
-		corrected := false
+		var corrected atomic.Bool
 		lives := &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}, fail: func(string) error {
-			tried = append(tried, time.Since(begin))
-			if corrected {
+			mu.Lock()
+			defer mu.Unlock()
+			tries = append(tries, time.Since(begin))
+			if corrected.Load() {
 				return nil
 			}
-			return fmt.Errorf("the map has no place: attempt %d", len(tried))
+			return fmt.Errorf("the map has no place: attempt %d", len(tries))
 		}}
 		en, id := keptEngines(t, lease.Config{Isolation: leasetest.NoIsolation{}}, lives)
 		h := cgroup.Hierarchy{Mount: t.TempDir()}
@@ -266,6 +271,9 @@ func TestALeaseThatCannotBeBound(t *testing.T) {
 		en.await(id)
 		time.Sleep(10 * time.Minute) // of the bubble
 		synctest.Wait()
+		mu.Lock()
+		tried := slices.Clone(tries)
+		mu.Unlock()
 		if len(tried) < 15 || len(tried) > 25 || tried[4] > 5*time.Second || tried[len(tried)-1] < 9*time.Minute {
 			t.Errorf("tried %d times, at %v", len(tried), tried)
 		}
@@ -274,7 +282,7 @@ func TestALeaseThatCannotBeBound(t *testing.T) {
 			time.Since(is[0].Since) < 9*time.Minute {
 			t.Errorf("conditions %+v", is)
 		}
-		corrected = true
+		corrected.Store(true)
 		time.Sleep(longestRebind) // of the bubble
 		synctest.Wait()
 		if l, ok := en.Table.Get(id); !ok || l.State != lease.Running {
