@@ -2,6 +2,7 @@ package attribution
 
 import (
 	"context"
+	"errors"
 	"os"
 	"slices"
 
@@ -18,8 +19,12 @@ import (
 func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, pid int) planner.DeviceUser {
 	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
+	if errors.Is(err, procfs.ErrNoProcess) || err == nil && st.Dead() {
+		h.Decision = planner.Ended
+		return h
+	}
 	if err != nil {
-		return h // It exited or is exiting: there is nothing to keep.
+		return h // It is not known what it is: it counts.
 	}
 	h.Start, h.Name, h.Age = st.Start, st.Name, procfs.Age(st.Start)
 	if cg, err := procfs.Cgroup(pid); err == nil {

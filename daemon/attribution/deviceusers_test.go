@@ -1,11 +1,14 @@
 package attribution
 
 import (
+	"os/exec"
 	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
@@ -28,6 +31,28 @@ func TestUnitOf(t *testing.T) {
 		if unit, login := unitOf(cgroup), stop.InLogin(cgroup); unit != want.unit || login != want.login {
 			t.Errorf("%s: unit %q, login %v; want %+v", cgroup, unit, login, want)
 		}
+	}
+}
+
+// A process that has ended since it was listed is no user of a device, also while its parent has not waited for it.
+func TestAnEndedProcessIsNoDeviceUser(t *testing.T) {
+	cmd := exec.Command("true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err := unix.Waitid(unix.P_PID, cmd.Process.Pid, nil, unix.WEXITED|unix.WNOWAIT, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var attr Attribution
+	if u := attr.deviceUser(nil, nil, cmd.Process.Pid); u.Decision != planner.Ended {
+		t.Errorf("one that was not waited for is %+v", u)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	if u := attr.deviceUser(nil, nil, cmd.Process.Pid); u.Decision != planner.Ended {
+		t.Errorf("one that is gone is %+v", u)
 	}
 }
 

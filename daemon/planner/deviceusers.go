@@ -20,6 +20,7 @@ const (
 	Quiesce                 // the spec has its unit stopped for the change and started again
 	Keep                    // it is not stopped, even with --force: the change is refused
 	Own                     // it belongs to gpushare: the step that changes the GPU ends it
+	Ended                   // it has ended since it was listed: it is in the way of nothing
 )
 
 // DeviceUser is a process that uses a device.
@@ -96,7 +97,7 @@ func BlockingProcesses(g *observe.GPU, in *gpu.Instance, use Usage) []DeviceUser
 	slices.Sort(pids)
 	var out []DeviceUser
 	for _, pid := range slices.Compact(pids) {
-		if h := use.Process(g.ControlDaemons(), pid); h.Decision != Own {
+		if h := use.Process(g.ControlDaemons(), pid); h.Decision != Own && h.Decision != Ended {
 			out = append(out, h)
 		}
 	}

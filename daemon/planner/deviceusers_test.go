@@ -53,6 +53,7 @@ func TestMonitorsInAPlan(t *testing.T) {
 		{name: "a reset, with a system process, by force", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Keep, Reason: "kept"}, force: true, kind: api.KindInfeasible, says: "pid 42 (nvtop; kept)"},
 		{name: "a reset, with a quiesced unit", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Quiesce}},
 		{name: "a reset, with a process of gpushare", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Own}},
+		{name: "a reset, with a process that has just ended", have: observetest.Device(false), open: openGPU, is: DeviceUser{Decision: Ended}},
 		{name: "no reset, with a monitor", have: hopper, open: openGPU},
 		{name: "a removed instance, with a monitor", have: on, open: openInstance, kind: api.KindInUse, says: "3g.20gb at 4 (pid 42 (nvtop))"},
 		{name: "a removed instance, with a monitor, by force", have: on, open: openInstance, force: true, stops: []string{"stop pid 42 (nvtop)"}},
