@@ -127,6 +127,8 @@ type EndedKey struct {
 	Lease  string    `json:"lease"`
 	At     time.Time `json:"at"`
 	Reason string    `json:"reason,omitempty"`
+	// Command is what the engine calls the lease in lists: it asks later which one it was, also of a lease that never had a process.
+	Command []string `json:"command,omitempty"`
 }
 
 // Keyed returns the lease of a key that has a place.
@@ -157,7 +159,7 @@ func (t *Table) endKeyLocked(e *entry) {
 	if e.Engine == nil {
 		return
 	}
-	t.endedKeys = append(t.endedKeys, EndedKey{e.Engine.Key, e.ID, t.cfg.Now(), e.Reason})
+	t.endedKeys = append(t.endedKeys, EndedKey{e.Engine.Key, e.ID, t.cfg.Now(), e.Reason, e.Command})
 	t.dropOldKeysLocked()
 }
 

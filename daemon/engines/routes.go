@@ -202,7 +202,9 @@ func (en *Engines) GetLease(c *server.Call) error {
 	}
 	l, kept := en.Leases.EndedLease(k.Lease)
 	if !kept || l.Engine == nil || l.Engine.Key != key {
-		l = api.Lease{ID: k.Lease, State: api.LeaseEnded, Ended: &k.At, Reason: k.Reason, Engine: &api.LeaseEngine{Key: key}}
+		l = api.Lease{
+			ID: k.Lease, State: api.LeaseEnded, Command: k.Command, Ended: &k.At, Reason: k.Reason, Engine: &api.LeaseEngine{Key: key},
+		}
 	}
 	return c.Reply(http.StatusOK, l)
 }
