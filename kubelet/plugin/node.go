@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"k8s.io/dynamic-resource-allocation/deviceattribute"
 
@@ -32,7 +33,8 @@ type Node struct {
 	mu    locks.Mutex[locks.Leaf] // guards what follows
 	spec  *api.SpecDocument
 	hosts map[string]publish.Host
-	known map[string]knownMIG // by UUID of a GPU
+	known map[string]knownMIG  // by UUID of a GPU
+	since map[string]time.Time // by UUID: when a GPU became unreadable
 }
 
 // knownMIG is what was read last of the instances of a GPU.
@@ -48,7 +50,7 @@ func (x *Node) Read(ctx context.Context) (*publish.Node, error) {
 		return nil, err
 	}
 	x.complete(s, m)
-	n := &publish.Node{Status: s, MIG: m, Host: map[string]publish.Host{}}
+	n := &publish.Node{Status: s, MIG: m, Host: map[string]publish.Host{}, Failing: x.failing(s)}
 	if n.Tenant, err = x.tenant(ctx, s.Node.Generation); err != nil {
 		return nil, err
 	}
@@ -140,6 +142,16 @@ func (x *Node) complete(s *api.Status, m *api.MIGList) {
 			m.GPUs, g.MIG = append(m.GPUs, known.device), known.status
 		}
 	}
+}
+
+// failing are the GPUs that are unreadable for long.
+func (x *Node) failing(s *api.Status) map[string]bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if x.since == nil {
+		x.since = map[string]time.Time{}
+	}
+	return failing(x.since, s)
 }
 
 // tenant is the tenant whose grants are offered; nil: the spec has none of this name.

@@ -61,7 +61,7 @@ func (p *Plugin) WatchHealthStatus(ctx context.Context, reports chan<- kubeletpl
 			select {
 			case <-ctx.Done():
 				return nil
-			case reports <- health.Report(n, p.Publisher.Pool):
+			case reports <- health.Report(n, p.Publisher.Pool, p.Publisher.Age()):
 			}
 		}
 		if sleep(ctx, health.Interval, changed); ctx.Err() != nil {

@@ -39,6 +39,7 @@ type Publisher struct {
 
 	mu      locks.Mutex[locks.Leaf] // guards what follows
 	last    *publish.Node
+	readAt  time.Time     // when it was read
 	changed chan struct{} // closed and replaced when last is
 }
 
@@ -52,10 +53,17 @@ func (p *Publisher) Last() (*publish.Node, <-chan struct{}) {
 	return p.last, p.changed
 }
 
+// Age is how long ago the node was read last.
+func (p *Publisher) Age() time.Duration {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return time.Since(p.readAt)
+}
+
 func (p *Publisher) store(n *publish.Node) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.last = n
+	p.last, p.readAt = n, time.Now()
 	if p.changed != nil {
 		close(p.changed)
 	}

@@ -104,6 +104,22 @@ func TestWithheldAndTainted(t *testing.T) {
 		"lost, of another engine": {func(n *publish.Node) {
 			n.Status.GPUs[2].State, n.Status.GPUs[2].Owner = "lost", "slurm"
 		}, whole, "belongs to slurm", ""},
+		"one call has failed": {func(n *publish.Node) {
+			n.Status.GPUs[2].State = "unreadable"
+			n.Status.GPUs[2].Closures = []api.Closure{{Kind: "unanswered"}}
+		}, whole, "", "gpushare.dev/unanswered:NoSchedule"},
+		"unreadable for long": {func(n *publish.Node) {
+			n.Status.GPUs[2].State, n.Failing = "unreadable", map[string]bool{"GPU-whole": true}
+			n.Status.Leases = append(n.Status.Leases, owned)
+		}, whole, "", "gpushare.dev/unreadable:NoExecute"},
+		"MPS of another instance does not run": {func(n *publish.Node) {
+			n.Status.GPUs[0].State = "mps-down"
+			n.Status.GPUs[0].Closures = []api.Closure{{Kind: "mps-down", Instance: &api.MIGPlacement{Start: 4, Size: 4}}}
+		}, first, "", ""},
+		"MPS of the instance does not run": {func(n *publish.Node) {
+			n.Status.GPUs[0].State = "mps-down"
+			n.Status.GPUs[0].Closures = []api.Closure{{Kind: "mps-down", Instance: &api.MIGPlacement{Start: 0, Size: 4}}}
+		}, first, "", "gpushare.dev/mps-down:NoSchedule"},
 		"maintenance": {
 			func(n *publish.Node) { n.Status.Node.Maintenance = &api.Maintenance{} }, whole, "", "gpushare.dev/maintenance:NoSchedule",
 		},

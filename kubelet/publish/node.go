@@ -22,6 +22,8 @@ type Node struct {
 	MIG    *api.MIGList
 	Tenant *api.TenantSpec // whose grants are offered
 	Host   map[string]Host // by UUID of a GPU
+	// Failing are the GPUs that are unreadable for so long that their pods should not wait any more; by UUID.
+	Failing map[string]bool
 }
 
 // Host is where a GPU is in the machine.
@@ -89,10 +91,15 @@ func (n *Node) lent(g *api.GPUStatus) string {
 	return ""
 }
 
+// gone reports whether a GPU gives nothing to those who have it: they should go where they can work.
+func (n *Node) gone(g *api.GPUStatus) bool {
+	return lost[g.State] || g.State == "unreadable" && n.Failing[g.UUID]
+}
+
 // withheld is why a device of a GPU is not published: the GPU is not for Kubernetes, or something is in the way of claims. A lost GPU takes
 // none anyway, and what is in the way there may be of before: it is published, because its taint moves away the pods that have it.
 func (n *Node) withheld(g *api.GPUStatus, inTheWay func() string) string {
-	if why := n.lent(g); why != "" || lost[g.State] {
+	if why := n.lent(g); why != "" || n.gone(g) {
 		return why
 	}
 	return inTheWay()

@@ -12,7 +12,8 @@ import (
 // for that, and the kubelet asks again: a taint would only make the scheduler forget the node, and each claim would publish twice.
 var passing = map[string]bool{"changing": true}
 
-// lost are the states in which a GPU gives nothing to those who have it: they should go where they can work.
+// lost are the states in which the driver does not reach a GPU, which it says at once. A GPU that is unreadable may only have had one call
+// that failed.
 var lost = map[string]bool{"lost": true, "missing": true, "no-driver": true}
 
 // taints are why nothing is placed on a GPU, or in one instance of it: a taint for each kind. What runs goes on, unless the GPU is lost.
@@ -26,7 +27,7 @@ func (n *Node) taints(g *api.GPUStatus, at *api.MIGPlacement) []resourceapi.Devi
 		kinds[kind] = true
 		out = append(out, resourceapi.DeviceTaint{Key: Driver + "/" + kind, Value: label(why), Effect: effect})
 	}
-	if lost[g.State] {
+	if n.gone(g) {
 		add(g.State, g.Reason, resourceapi.DeviceTaintEffectNoExecute)
 	}
 	for i := range g.Closures {
@@ -38,7 +39,7 @@ func (n *Node) taints(g *api.GPUStatus, at *api.MIGPlacement) []resourceapi.Devi
 			add(c.Kind, c.Reason, resourceapi.DeviceTaintEffectNoSchedule)
 		}
 	}
-	if len(out) == 0 && closedState[g.State] {
+	if len(g.Closures) == 0 && len(out) == 0 && closedState[g.State] {
 		add(g.State, g.Reason, resourceapi.DeviceTaintEffectNoSchedule)
 	}
 	if n.Status.Node.Maintenance != nil {
@@ -47,9 +48,11 @@ func (n *Node) taints(g *api.GPUStatus, at *api.MIGPlacement) []resourceapi.Devi
 	return out
 }
 
-// closedState are the states in which a GPU takes no lease, for a status without closures.
+// closedState are the states in which a GPU takes no lease, for a status without closures. With them they say more: the state may be that
+// of one instance.
 var closedState = map[string]bool{
 	"held": true, "cordoned": true, "unhealthy": true, "drained": true, "mps-down": true, "stuck": true, "mismatch": true, "parked": true,
+	"unreadable": true,
 }
 
 // label is a reason as the value of a taint: at most 63 letters, digits and .-_ that begin and end with a letter or digit.

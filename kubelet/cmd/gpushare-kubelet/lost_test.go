@@ -1,6 +1,7 @@
 package main
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -71,4 +72,35 @@ func TestInstancesOfALostGPU(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Calls about a GPU that fail with an unknown error close its device, and move no pod away within seconds.
+func TestFailedCallsEvictNothing(t *testing.T) {
+	t.Parallel()
+	n := newNode(t, virtual, spec)
+	d := newDriver(t, n)
+	d.start(t, "")
+	d.register(t)
+	const part = gpu1 + "-serve"
+	d.server.await(t, "the node is not published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 })
+	ctl := func(args ...string) {
+		t.Helper()
+		if err := n.Ctl(soon(t), nil, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctl("fault", "add", "DeviceGetMemoryInfo*", "fail", "--gpu", "1", "--code", "999", "--times", "-1")
+	await := func(what string, closed bool) {
+		t.Helper()
+		d.server.await(t, what, func(m map[string]resourceapi.Device) bool {
+			x := m[part]
+			if evicts(&x) {
+				t.Errorf("failed calls evict: %+v", x.Taints)
+			}
+			return slices.ContainsFunc(x.Taints, func(x resourceapi.DeviceTaint) bool { return x.Key == "gpushare.dev/unanswered" }) == closed
+		})
+	}
+	await("its device is not closed", true)
+	ctl("fault", "clear")
+	await("its device is not open again", false)
 }
