@@ -3,9 +3,11 @@ package plugin
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
+	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
 
@@ -36,11 +38,16 @@ type Publisher struct {
 	Pool   string
 	Log    *slog.Logger
 	Submit func(ctx context.Context, r resourceslice.DriverResources) error
+	// Before are the slices of this node that the API server has; nil: they are not read. It is called before the first submission that
+	// needs them.
+	Before func(ctx context.Context) ([]resourceapi.ResourceSlice, error)
 
-	mu      locks.Mutex[locks.Leaf] // guards what follows
-	last    *publish.Node
-	readAt  time.Time     // when it was read
-	changed chan struct{} // closed and replaced when last is
+	mu     locks.Mutex[locks.Leaf] // guards what follows
+	last   *publish.Node
+	readAt time.Time // when it was read
+
+	before  []resourceapi.ResourceSlice // what Before has returned; of Run alone
+	changed chan struct{}               // closed and replaced when last is
 }
 
 // Last is the node as it was read last, and a channel that is closed when it is read again. It is nil before the first reading.
@@ -90,15 +97,20 @@ func (p *Publisher) Run(ctx context.Context) {
 				p.Log.Warn("the node is not read", "error", err)
 			}
 			logged, next = err.Error(), retry
-		} else if published == nil || !equality.Semantic.DeepEqual(*published, r) {
-			if err := p.Submit(ctx, r); err != nil {
+		} else if r == nil {
+			if logged != starting {
+				p.Log.Info("the node is not published yet", "reason", starting)
+			}
+			logged, next = starting, moment
+		} else if published == nil || !equality.Semantic.DeepEqual(published, r) {
+			if err := p.Submit(ctx, *r); err != nil {
 				if logged != err.Error() {
 					p.Log.Error("the node is not published", "error", err)
 				}
 				logged, next = err.Error(), retry
 			} else {
-				published, logged = &r, ""
-				p.Log.Info("the node is published", "devices", countOf(&r))
+				published, logged = r, ""
+				p.Log.Info("the node is published", "devices", countOf(r))
 			}
 		} else {
 			if logged != "" {
@@ -116,15 +128,31 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
-func (p *Publisher) read(ctx context.Context) (resourceslice.DriverResources, error) {
+// starting is why nothing is published yet.
+const starting = "gpushared has not read the GPUs since it started"
+
+// read reads the node, and returns what is to be published of it. It is nil while gpushared has not read the GPUs since it started, as at a
+// boot at which the driver comes late: what was published stays.
+func (p *Publisher) read(ctx context.Context) (*resourceslice.DriverResources, error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	n, err := p.Node.Read(ctx)
 	if err != nil {
-		return resourceslice.DriverResources{}, err
+		return nil, err
 	}
+	unread := slices.ContainsFunc(n.Status.GPUs, func(g api.GPUStatus) bool { return n.Unread(&g) })
+	if unread && p.before == nil && p.Before != nil {
+		if p.before, err = p.Before(ctx); err != nil {
+			return nil, err
+		}
+	}
+	n.Before = p.before
 	p.store(n)
-	return publish.Resources(n, p.Pool), nil
+	if n.Status.Node.Starting {
+		return nil, nil //nolint:nilnil // It is no error.
+	}
+	r := publish.Resources(n, p.Pool)
+	return &r, nil
 }
 
 // follow wakes the publisher for each event of gpushared, and when the stream begins: what happened before it is not in it.

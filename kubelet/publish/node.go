@@ -24,6 +24,8 @@ type Node struct {
 	Host   map[string]Host // by UUID of a GPU
 	// Failing are the GPUs that are unreadable for so long that their pods should not wait any more; by UUID.
 	Failing map[string]bool
+	// Before are the slices that the API server had of this node when the program started, for GPUs that were not read since.
+	Before []resourceapi.ResourceSlice
 }
 
 // Host is where a GPU is in the machine.

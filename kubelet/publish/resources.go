@@ -39,8 +39,16 @@ func Resources(n *Node, pool string) resourceslice.DriverResources {
 			used[c.set] = true
 		}
 	}
+	counters := n.counterSets(offers, used)
+	before, sets := n.kept()
+	devices = append(devices, before...)
+	for _, s := range sets {
+		if !slices.ContainsFunc(counters, func(c resourceapi.CounterSet) bool { return c.Name == s.Name }) {
+			counters = append(counters, s)
+		}
+	}
 	var out []resourceslice.Slice
-	for sets := range slices.Chunk(n.counterSets(offers, used), resourceapi.ResourceSliceMaxCounterSets) {
+	for sets := range slices.Chunk(counters, resourceapi.ResourceSliceMaxCounterSets) {
 		out = append(out, resourceslice.Slice{SharedCounters: sets})
 	}
 	for part := range slices.Chunk(devices, resourceapi.ResourceSliceMaxDevicesWithAdvancedFeatures) {

@@ -4,8 +4,11 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
+
+	"github.com/gpushare/gpushare/test/harness"
 )
 
 // evicts reports whether pods are moved away from a device.
@@ -103,4 +106,65 @@ func TestFailedCallsEvictNothing(t *testing.T) {
 	await("its device is not closed", true)
 	ctl("fault", "clear")
 	await("its device is not open again", false)
+}
+
+// The driver starts again while a GPU is lost, or while gpushared has started before the driver of the GPUs was loaded: no instance is
+// withdrawn meanwhile, and the one of a lost GPU moves its pods away.
+func TestDriverStartsWithoutAGPU(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]bool{"a GPU is lost": true, "the driver of the GPUs comes late": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNode(t, virtual, spec)
+			d := newDriver(t, n)
+			d.start(t, "")
+			d.register(t)
+			const instance = gpu0 + "-mig-3g-40gb-0"
+			d.server.await(t, "the node is not published", func(m map[string]resourceapi.Device) bool { return len(m) > 0 })
+			ctl := func(args ...string) {
+				t.Helper()
+				if err := n.Ctl(soon(t), nil, args...); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if lost {
+				ctl("xid", "0", "79")
+				d.server.await(t, "it does not evict", func(m map[string]resourceapi.Device) bool { x := m[instance]; return evicts(&x) })
+				d.job.Kill()
+			} else {
+				d.job.Kill()
+				n.StopDaemon()
+				ctl("driver-unload", "--force")
+				if err := n.StartDaemon(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.start(t, "")
+			d.register(t)
+			if !lost {
+				said := "the node is not published yet"
+				if err := harness.Await(soon(t), 20*time.Millisecond, "it does not wait", func() (bool, error) {
+					return strings.Contains(d.job.Output(), said), nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+				ctl("driver-load")
+				if err := harness.Await(soon(t), 20*time.Millisecond, "the driver is not used", func() (bool, error) {
+					return !status(t, n).Node.Starting, nil
+				}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if r := n.CLI(soon(t), "gpu", "cordon", "2"); r.Code != 0 { // What is published next is of the driver that runs now.
+				t.Fatalf("%+v", r)
+			}
+			d.server.await(t, "GPU 2 is not closed", func(m map[string]resourceapi.Device) bool {
+				x, there := m[instance]
+				if !there || evicts(&x) != lost {
+					t.Errorf("the instance is published %v, with taints %+v", there, x.Taints)
+				}
+				return len(m[gpu2].Taints) > 0
+			})
+		})
+	}
 }

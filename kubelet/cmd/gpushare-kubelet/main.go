@@ -21,6 +21,7 @@ import (
 
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
@@ -195,6 +196,7 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 	p.Publisher.Submit = func(ctx context.Context, r resourceslice.DriverResources) error {
 		return helper.PublishResources(ctx, r)
 	}
+	p.Publisher.Before = func(ctx context.Context) ([]resourceapi.ResourceSlice, error) { return published(ctx, server, node) }
 	var loops sync.WaitGroup
 	loops.Go(func() { follower.Pods.Run(ctx) })
 	loops.Go(func() { follower.Run(ctx) })
@@ -204,6 +206,18 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		return cause
 	}
 	return nil
+}
+
+// published are the slices of this driver on the node, as the API server has them. The selector is what the credential of a kubelet needs.
+func published(ctx context.Context, server kubernetes.Interface, node string) ([]resourceapi.ResourceSlice, error) {
+	of := fields.Set{
+		resourceapi.ResourceSliceSelectorNodeName: node, resourceapi.ResourceSliceSelectorDriver: publish.Driver,
+	}
+	list, err := server.ResourceV1().ResourceSlices().List(ctx, metav1.ListOptions{FieldSelector: of.String()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read what was published of the node: %w", err)
+	}
+	return append([]resourceapi.ResourceSlice{}, list.Items...), nil // Not nil: it is read once.
 }
 
 // nodeName is how the kubelet calls the node: the name of the host in lowercase letters unless another is given.
