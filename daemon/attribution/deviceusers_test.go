@@ -52,7 +52,7 @@ func TestAnEndedProcessIsNoDeviceUser(t *testing.T) {
 		t.Fatal(err)
 	}
 	if u := attr.deviceUser(nil, nil, cmd.Process.Pid); u.Decision != planner.Ended {
-		t.Errorf("one that is gone is %+v", u)
+		t.Errorf("one that was waited for is %+v", u)
 	}
 }
 
