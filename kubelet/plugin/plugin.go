@@ -8,6 +8,7 @@ import (
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/dynamic-resource-allocation/kubeletplugin"
+	"k8s.io/dynamic-resource-allocation/resourceslice"
 
 	"github.com/gpushare/gpushare/kubelet/claims"
 	"github.com/gpushare/gpushare/kubelet/health"
@@ -48,6 +49,9 @@ func (p *Plugin) UnprepareResourceClaims(ctx context.Context, list []kubeletplug
 // HandleError logs what failed in the background. What is not tried again ends the program, and the service manager starts it again.
 func (p *Plugin) HandleError(_ context.Context, err error, message string) {
 	p.Log.Error("a task in the background failed", "task", message, "error", err)
+	if dropped, ok := errors.AsType[*resourceslice.DroppedFieldsError](err); ok {
+		p.Publisher.Dropped(dropped.DisabledFeatures())
+	}
 	if !errors.Is(err, kubeletplugin.ErrRecoverable) {
 		p.Fail(err)
 	}

@@ -46,8 +46,15 @@ type Publisher struct {
 	last   *publish.Node
 	readAt time.Time // when it was read
 
-	before  []resourceapi.ResourceSlice // what Before has returned; of Run alone
-	changed chan struct{}               // closed and replaced when last is
+	dropped []string        // the features of Kubernetes without which nothing is published
+	wake    chan<- struct{} // of Run; nil: it does not run
+
+	// What follows is of Run alone.
+	before    []resourceapi.ResourceSlice // what Before has returned
+	memory    publish.Memory
+	published *resourceslice.DriverResources
+	logged    string        // what fails each second is in the log when it changes
+	changed   chan struct{} // closed and replaced when last is
 }
 
 // Last is the node as it was read last, and a channel that is closed when it is read again. It is nil before the first reading.
@@ -80,44 +87,15 @@ func (p *Publisher) store(n *publish.Node) {
 // Run publishes until ctx ends. While gpushared does not answer, what was published stays: nothing can be prepared then.
 func (p *Publisher) Run(ctx context.Context) {
 	wake := make(chan struct{}, 1)
+	p.mu.Lock()
+	p.wake = wake
+	p.mu.Unlock()
 	var loops sync.WaitGroup
 	loops.Go(func() { p.follow(ctx, wake) })
 	defer loops.Wait()
-	var published *resourceslice.DriverResources
 	woken := false
-	logged := "" // What fails each second is in the log when it changes.
 	for ctx.Err() == nil {
-		next := unasked
-		if woken {
-			next = moment
-		}
-		r, err := p.read(ctx)
-		if err != nil {
-			if ctx.Err() == nil && logged != err.Error() {
-				p.Log.Warn("the node is not read", "error", err)
-			}
-			logged, next = err.Error(), retry
-		} else if r == nil {
-			if logged != starting {
-				p.Log.Info("the node is not published yet", "reason", starting)
-			}
-			logged, next = starting, moment
-		} else if published == nil || !equality.Semantic.DeepEqual(published, r) {
-			if err := p.Submit(ctx, *r); err != nil {
-				if logged != err.Error() {
-					p.Log.Error("the node is not published", "error", err)
-				}
-				logged, next = err.Error(), retry
-			} else {
-				published, logged = r, ""
-				p.Log.Info("the node is published", "devices", countOf(r))
-			}
-		} else {
-			if logged != "" {
-				p.Log.Info("the node is read again")
-			}
-			logged = ""
-		}
+		next := p.pass(ctx, woken)
 		sleep(ctx, spacing, nil)
 		woken = sleep(ctx, next, wake)
 		sleep(ctx, calm, nil)
@@ -128,31 +106,102 @@ func (p *Publisher) Run(ctx context.Context) {
 	}
 }
 
+// pass reads the node and publishes it if it has changed. It returns after which time it is read again if no event comes.
+func (p *Publisher) pass(ctx context.Context, woken bool) (next time.Duration) {
+	next = unasked
+	if woken {
+		next = moment
+	}
+	r, wait, err := p.read(ctx)
+	if wait > 0 {
+		next = min(next, wait)
+	}
+	switch {
+	case err != nil:
+		if ctx.Err() == nil && p.logged != err.Error() {
+			p.Log.Warn("the node is not read", "error", err)
+		}
+		p.logged = err.Error()
+		return retry
+	case r == nil:
+		if p.logged != starting {
+			p.Log.Info("the node is not published yet", "reason", starting)
+		}
+		p.logged = starting
+		return moment
+	case p.published != nil && equality.Semantic.DeepEqual(p.published, r):
+		if p.logged != "" {
+			p.Log.Info("the node is read again")
+		}
+		p.logged = ""
+		return next
+	}
+	if err := p.Submit(ctx, *r); err != nil {
+		if p.logged != err.Error() {
+			p.Log.Error("the node is not published", "error", err)
+		}
+		p.logged = err.Error()
+		return retry
+	}
+	p.published, p.logged = r, ""
+	p.Log.Info("the node is published", "devices", countOf(r))
+	return next
+}
+
 // starting is why nothing is published yet.
 const starting = "gpushared has not read the GPUs since it started"
 
 // read reads the node, and returns what is to be published of it. It is nil while gpushared has not read the GPUs since it started, as at a
 // boot at which the driver comes late: what was published stays.
-func (p *Publisher) read(ctx context.Context) (*resourceslice.DriverResources, error) {
+func (p *Publisher) read(ctx context.Context) (r *resourceslice.DriverResources, wait time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	n, err := p.Node.Read(ctx)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	unread := slices.ContainsFunc(n.Status.GPUs, func(g api.GPUStatus) bool { return n.Unread(&g) })
 	if unread && p.before == nil && p.Before != nil {
 		if p.before, err = p.Before(ctx); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
 	}
 	n.Before = p.before
 	p.store(n)
 	if n.Status.Node.Starting {
-		return nil, nil //nolint:nilnil // It is no error.
+		return nil, 0, nil
 	}
-	r := publish.Resources(n, p.Pool)
-	return &r, nil
+	if p.incomplete() {
+		none := publish.Nothing(p.Pool)
+		return &none, 0, nil
+	}
+	all, wait := p.memory.Resources(n, p.Pool, time.Now())
+	return &all, wait, nil
+}
+
+// Dropped withdraws all devices until the program is started again: the API server has dropped fields of them, because it lacks the
+// features. Without counters the scheduler would grant what is not there.
+func (p *Publisher) Dropped(features []string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.dropped == nil {
+		p.Log.Error(
+			"nothing is published: the API server drops fields of the devices; enable these features in it, the scheduler and the kubelet, "+
+				"then start gpushare-kubelet again",
+			"features", features,
+		)
+	}
+	p.dropped = append([]string{}, features...)
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (p *Publisher) incomplete() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.dropped != nil
 }
 
 // follow wakes the publisher for each event of gpushared, and when the stream begins: what happened before it is not in it.

@@ -3,6 +3,7 @@ package publish
 import (
 	"maps"
 	"slices"
+	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/dynamic-resource-allocation/resourceslice"
@@ -27,7 +28,15 @@ func (o *Offer) Device() resourceapi.Device {
 
 // Resources are the slices of the node's pool: first the sets of counters, which must not be in a slice with devices, and then the devices.
 func Resources(n *Node, pool string) resourceslice.DriverResources {
+	r, _ := (&Memory{}).Resources(n, pool, time.Time{})
+	return r
+}
+
+// Resources are those of a node at a time, without what was in the way until lately. wait is how long it lasts at least until more of it is
+// offered; 0: nothing waits.
+func (m *Memory) Resources(n *Node, pool string, now time.Time) (r resourceslice.DriverResources, wait time.Duration) {
 	offers := Offers(n)
+	wait = m.withhold(offers, now)
 	var devices []resourceapi.Device
 	used := map[string]bool{}
 	for i := range offers {
@@ -40,6 +49,7 @@ func Resources(n *Node, pool string) resourceslice.DriverResources {
 		}
 	}
 	counters := n.counterSets(offers, used)
+	wait = sooner(wait, m.lower(counters, now))
 	before, sets := n.kept()
 	devices = append(devices, before...)
 	for _, s := range sets {
@@ -55,9 +65,14 @@ func Resources(n *Node, pool string) resourceslice.DriverResources {
 		out = append(out, resourceslice.Slice{Devices: part})
 	}
 	if out == nil {
-		out = []resourceslice.Slice{{}} // A pool without devices: what was published is withdrawn.
+		return Nothing(pool), wait
 	}
-	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: out}}}
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: out}}}, wait
+}
+
+// Nothing is a pool without devices: what was published is withdrawn.
+func Nothing(pool string) resourceslice.DriverResources {
+	return resourceslice.DriverResources{Pools: map[string]resourceslice.Pool{pool: {Slices: []resourceslice.Slice{{}}}}}
 }
 
 // counterSets are the sets that devices use: one for each GPU with instances on demand, and one for each grant with a number of leases.

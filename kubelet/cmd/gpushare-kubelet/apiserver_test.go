@@ -32,6 +32,7 @@ type apiserver struct {
 	watchers []chan metav1.WatchEvent
 	writes   int // of slices
 	changed  chan struct{}
+	older    bool // it has no partitionable devices: it drops their fields
 }
 
 const testNode = "node1"
@@ -243,6 +244,12 @@ func (a *apiserver) put(w http.ResponseWriter, r *http.Request, kind string) {
 		return
 	}
 	a.mu.Lock()
+	if a.older {
+		s.Spec.SharedCounters = nil
+		for i := range s.Spec.Devices {
+			s.Spec.Devices[i].ConsumesCounters = nil
+		}
+	}
 	a.version++
 	s.TypeMeta = metav1.TypeMeta{APIVersion: "resource.k8s.io/v1", Kind: "ResourceSlice"}
 	if s.Name == "" {
