@@ -51,8 +51,12 @@ func (x *Node) Read(ctx context.Context) (*publish.Node, error) {
 	}
 	x.complete(s, m)
 	n := &publish.Node{Status: s, MIG: m, Host: map[string]publish.Host{}, Failing: x.failing(s)}
-	if n.Tenant, err = x.tenant(ctx, s.Node.Generation); err != nil {
+	spec, err := x.current(ctx, s.Node.Generation)
+	if err != nil {
 		return nil, err
+	}
+	if spec != nil {
+		n.Tenant, n.Freezes = tenantOf(spec, x.Tenant), spec.Node.Engine.Freezes(api.OwnerKubernetes)
 	}
 	for i := range s.GPUs {
 		n.Host[s.GPUs[i].UUID] = x.host(&s.GPUs[i])
@@ -154,8 +158,8 @@ func (x *Node) failing(s *api.Status) map[string]bool {
 	return failing(x.since, s)
 }
 
-// tenant is the tenant whose grants are offered; nil: the spec has none of this name.
-func (x *Node) tenant(ctx context.Context, generation uint64) (*api.TenantSpec, error) {
+// current is the spec of a generation; nil: there is none yet.
+func (x *Node) current(ctx context.Context, generation uint64) (*api.Spec, error) {
 	x.mu.Lock()
 	spec := x.spec
 	x.mu.Unlock()
@@ -174,11 +178,16 @@ func (x *Node) tenant(ctx context.Context, generation uint64) (*api.TenantSpec, 
 	if spec.Spec == nil {
 		return nil, fmt.Errorf("cannot read the spec of generation %d: gpushared does not send it as an object", spec.Generation)
 	}
-	i := slices.IndexFunc(spec.Spec.Tenants, func(t api.TenantSpec) bool { return t.Name == x.Tenant })
+	return spec.Spec, nil
+}
+
+// tenantOf is the tenant of a name; nil: the spec has none.
+func tenantOf(spec *api.Spec, name string) *api.TenantSpec {
+	i := slices.IndexFunc(spec.Tenants, func(t api.TenantSpec) bool { return t.Name == name })
 	if i < 0 {
-		return nil, nil
+		return nil
 	}
-	return &spec.Spec.Tenants[i], nil
+	return &spec.Tenants[i]
 }
 
 // host is where a GPU is in the machine. It does not change while the machine runs.

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	jsonserializer "k8s.io/apimachinery/pkg/runtime/serializer/json"
@@ -17,6 +19,7 @@ import (
 	"k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/dynamic-resource-allocation/cel"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/board"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/kubelet/publish"
@@ -158,7 +161,55 @@ func TestManifests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := spec.Decode("node.yaml", text); err != nil {
-		t.Errorf("the spec of a node: %v", err)
+	s, err := spec.Decode("node.yaml", text)
+	if err != nil {
+		t.Fatalf("the spec of a node: %v", err)
+	}
+	if !s.Node.Engine.Freezes(api.OwnerKubernetes) {
+		t.Error("the shares of the examples are not enforced with the spec of a node")
+	}
+}
+
+// The DaemonSet is admitted, is not evicted before what it serves, and is updated without a time in which no driver answers the kubelet.
+func TestDaemonSet(t *testing.T) {
+	t.Parallel()
+	seen := 0
+	for _, o := range manifests(t, "daemonset.yaml") {
+		switch o := o.(type) {
+		case *corev1.Namespace:
+			seen++
+			if o.Labels["pod-security.kubernetes.io/enforce"] != "privileged" {
+				t.Errorf("its namespace has the labels %v", o.Labels)
+			}
+		case *appsv1.DaemonSet:
+			seen++
+			if p := o.Spec.Template.Spec.PriorityClassName; p != "system-node-critical" {
+				t.Errorf("its priority class is %q", p)
+			}
+			u := o.Spec.UpdateStrategy.RollingUpdate
+			if u == nil || u.MaxSurge.IntValue() != 1 || u.MaxUnavailable.IntValue() != 0 {
+				t.Errorf("it is updated by %+v", o.Spec.UpdateStrategy)
+			}
+		}
+	}
+	if seen != 2 {
+		t.Errorf("it has %d of the two objects", seen)
+	}
+}
+
+// A part of a GPU says whether the spec permits what enforces its share.
+func TestShareEnforced(t *testing.T) {
+	t.Parallel()
+	b, err := board.Find("a100-80")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, permitted := range []bool{false, true} {
+		n := newWorld(t, b, 2).node()
+		n.Freezes = permitted
+		a := devicesOf(n)["gpu-shared-part"].Attributes["shareEnforced"]
+		if a.BoolValue == nil || *a.BoolValue != permitted {
+			t.Errorf("permitted is %v, and the attribute %+v", permitted, a)
+		}
 	}
 }

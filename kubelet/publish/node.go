@@ -22,6 +22,8 @@ type Node struct {
 	MIG    *api.MIGList
 	Tenant *api.TenantSpec // whose grants are offered
 	Host   map[string]Host // by UUID of a GPU
+	// Freezes: the spec permits to freeze pods. Without that their shares of time are counted and not enforced.
+	Freezes bool
 	// Failing are the GPUs that are unreadable for so long that their pods should not wait any more; by UUID.
 	Failing map[string]bool
 	// Before are the slices that the API server had of this node when the program started, for GPUs that were not read since.

@@ -34,6 +34,9 @@ func (n *Node) shares(g *api.GPUStatus) []Offer {
 			device:   n.device(g, g.Mode),
 		}
 		o.device.Attributes["parentUUID"], o.device.Attributes["grant"] = text(g.UUID), text(spec.Name)
+		if g.Mode == api.ModeTimeslice {
+			o.device.Attributes["shareEnforced"] = resourceapi.DeviceAttribute{BoolValue: &n.Freezes}
+		}
 		several := true
 		o.device.AllowMultipleAllocations = &several
 		o.device.Capacity = capacities(share, spec.MaxLeases)

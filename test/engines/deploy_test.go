@@ -197,6 +197,11 @@ func (l *lab) pluginRunsAsAPod(t *testing.T) {
 		if rest := l.node.do(t, time.Minute, "leases; find /run/cdi -name 'gpushare.dev-claim_*'"); rest != "" {
 			t.Errorf("the claim has left: %s", rest)
 		}
+		t.Log(l.kubectl(t, "rollout", "restart", "-n", "gpushare", "daemonset/gpushare-kubelet"))
+		t.Log(l.kubectl(t, "rollout", "status", "-n", "gpushare", "daemonset/gpushare-kubelet", "--timeout=3m"))
+		l.working(t, "after-update", "mig-3g", "8GiB")
+		l.opensOnly(t, "after-update", gpus[0])
+		l.remove(t, "after-update")
 	})
 	l.nothingLeft(t)
 	l.offers(t, allPlacements)
