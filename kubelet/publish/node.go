@@ -95,15 +95,15 @@ func (n *Node) lent(g *api.GPUStatus) string {
 	return ""
 }
 
-// gone reports whether a GPU gives nothing to those who have it: they should go where they can work.
-func (n *Node) gone(g *api.GPUStatus) bool {
+// evicts reports whether a GPU gives nothing to those who have it: they should go where they can work.
+func (n *Node) evicts(g *api.GPUStatus) bool {
 	return lost[g.State] || g.State == "unreadable" && n.Failing[g.UUID]
 }
 
 // withheld is why a device of a GPU is not published: the GPU is not for Kubernetes, or something is in the way of claims. A lost GPU takes
 // none anyway, and what is in the way there may be of before: it is published, because its taint moves away the pods that have it.
 func (n *Node) withheld(g *api.GPUStatus, inTheWay func() string) string {
-	if why := n.lent(g); why != "" || n.gone(g) {
+	if why := n.lent(g); why != "" || n.evicts(g) {
 		return why
 	}
 	return inTheWay()

@@ -27,7 +27,7 @@ func (n *Node) taints(g *api.GPUStatus, at *api.MIGPlacement) []resourceapi.Devi
 		kinds[kind] = true
 		out = append(out, resourceapi.DeviceTaint{Key: Driver + "/" + kind, Value: label(why), Effect: effect})
 	}
-	if n.gone(g) {
+	if n.evicts(g) {
 		add(g.State, g.Reason, resourceapi.DeviceTaintEffectNoExecute)
 	}
 	for i := range g.Closures {
