@@ -26,8 +26,8 @@ var unhealthy = map[string]bool{"unhealthy": true, "lost": true, "missing": true
 // unknown are the states in which the GPU does not say how it is.
 var unknown = map[string]bool{"stuck": true, "unreadable": true, "parked": true}
 
-// Report is the health of all devices, also of those that are not published: a claim may have one. age is how long ago the node was read. The
-// kubelet believes each report from when it comes, so one of a reading that is old says that nothing is known.
+// Report is the health of all devices, also of those that are not published: a claim may have one. age is how long ago the node was read.
+// The kubelet believes each report from when it comes, so one of a reading that is old says that nothing is known.
 func Report(n *publish.Node, pool string, age time.Duration) kubeletplugin.DeviceHealthReport {
 	var out kubeletplugin.DeviceHealthReport
 	offers := publish.Offers(n)
@@ -51,9 +51,12 @@ func Report(n *publish.Node, pool string, age time.Duration) kubeletplugin.Devic
 // of is the health of a device of a GPU, and why it is so.
 func of(g *api.GPUStatus, o *publish.Offer) (kubeletplugin.HealthStatus, string) {
 	for i := range g.Closures {
-		if c := &g.Closures[i]; c.Instance != nil && o.Start != nil && *c.Instance == o.Placement() && unhealthy[c.Kind] {
-			return kubeletplugin.HealthStatusUnhealthy, fmt.Sprintf("instance %s of %s is %s: %s", o.Profile(), publish.Called(g), c.Kind, c.Reason)
+		c := &g.Closures[i]
+		if c.Instance == nil || o.Start == nil || *c.Instance != o.Placement() || !unhealthy[c.Kind] {
+			continue
 		}
+		why := fmt.Sprintf("instance %s of %s is %s: %s", o.Profile(), publish.Called(g), c.Kind, c.Reason)
+		return kubeletplugin.HealthStatusUnhealthy, why
 	}
 	switch {
 	case g.State == "mps-down" && ofInstances(g):

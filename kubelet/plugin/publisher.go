@@ -188,7 +188,8 @@ func (p *Publisher) Dropped(features []string) {
 		p.Log.Error(
 			"nothing is published: the API server drops fields of the devices; enable these features in it, the scheduler and the kubelet, "+
 				"then start gpushare-kubelet again",
-			"features", features,
+			"features",
+			features,
 		)
 	}
 	p.dropped = append([]string{}, features...)

@@ -7,12 +7,12 @@ import (
 	"github.com/gpushare/gpushare/api"
 )
 
-// evictAfter is for how long a GPU is unreadable until its pods are moved away: they may go on after a call that failed, but hardly on a GPU
-// that no call can read.
+// evictAfter is for how long a GPU is unreadable until its pods are moved away: they may go on after a call that failed, but hardly on a
+// GPU that no call can read.
 const evictAfter = 30 * time.Second
 
-// failing are the GPUs that are unreadable for so long, by UUID. since has when each became so, and is updated. It is the time of the status,
-// so that nothing counts while gpushared does not answer.
+// failing are the GPUs that are unreadable for so long, by UUID. since has when each became so, and is updated. It is the time of the
+// status, so that nothing counts while gpushared does not answer.
 func failing(since map[string]time.Time, s *api.Status) map[string]bool {
 	out := map[string]bool{}
 	for i := range s.GPUs {

@@ -10,7 +10,8 @@ import (
 
 // Unread reports whether the instances of a GPU were not read since this program started, as of one that is lost.
 func (n *Node) Unread(g *api.GPUStatus) bool {
-	return g.Mode == api.ModeMIG && (g.MIG == nil || !slices.ContainsFunc(n.MIG.GPUs, func(d api.MIGDevice) bool { return d.UUID == g.UUID }))
+	read := g.MIG != nil && slices.ContainsFunc(n.MIG.GPUs, func(d api.MIGDevice) bool { return d.UUID == g.UUID })
+	return g.Mode == api.ModeMIG && !read
 }
 
 // kept are the devices of GPUs whose instances were not read, as they were published before, with the taints of now, and the sets of

@@ -15,7 +15,8 @@ import (
 // published is what the API server has of it.
 func published(r *resourceslice.DriverResources) (out []resourceapi.ResourceSlice) {
 	for _, s := range r.Pools[pool].Slices {
-		out = append(out, resourceapi.ResourceSlice{Spec: resourceapi.ResourceSliceSpec{Devices: s.Devices, SharedCounters: s.SharedCounters}})
+		spec := resourceapi.ResourceSliceSpec{Devices: s.Devices, SharedCounters: s.SharedCounters}
+		out = append(out, resourceapi.ResourceSlice{Spec: spec})
 	}
 	return out
 }
@@ -48,7 +49,10 @@ func TestInstancesThatWereNotRead(t *testing.T) {
 		c.change(n)
 		const half = "gpu-carved-mig-3g-40gb-0"
 		d, there := devicesOf(n)[half]
-		evicts := slices.ContainsFunc(d.Taints, func(x resourceapi.DeviceTaint) bool { return x.Effect == resourceapi.DeviceTaintEffectNoExecute })
+		evicts := slices.ContainsFunc(
+			d.Taints,
+			func(x resourceapi.DeviceTaint) bool { return x.Effect == resourceapi.DeviceTaintEffectNoExecute },
+		)
 		if there != c.kept || evicts != c.evicts {
 			t.Errorf("%s: it is published %v with %+v", name, there, d.Taints)
 		}

@@ -36,7 +36,15 @@ func TestCountersFallAtOnce(t *testing.T) {
 		r, wait := m.Resources(n, pool, start.Add(c.after))
 		counter := r.Pools[pool].Slices[0].SharedCounters[0].Counters["leases"]
 		if got := counter.Value.Value(); got != c.want || wait != c.wait {
-			t.Errorf("after %s, with %d local leases, claims may have %d, and %s is waited, want %d and %s", c.after, c.leases, got, wait, c.want, c.wait)
+			t.Errorf(
+				"after %s, with %d local leases: %d for claims, and a wait of %s; want %d, %s",
+				c.after,
+				c.leases,
+				got,
+				wait,
+				c.want,
+				c.wait,
+			)
 		}
 	}
 }

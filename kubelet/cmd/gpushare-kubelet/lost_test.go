@@ -100,7 +100,8 @@ func TestFailedCallsEvictNothing(t *testing.T) {
 			if evicts(&x) {
 				t.Errorf("failed calls evict: %+v", x.Taints)
 			}
-			return slices.ContainsFunc(x.Taints, func(x resourceapi.DeviceTaint) bool { return x.Key == "gpushare.dev/unanswered" }) == closed
+			unanswered := func(x resourceapi.DeviceTaint) bool { return x.Key == "gpushare.dev/unanswered" }
+			return slices.ContainsFunc(x.Taints, unanswered) == closed
 		})
 	}
 	await("its device is not closed", true)
