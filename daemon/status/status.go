@@ -186,8 +186,8 @@ func (p *statusInputs) closedTo() []string {
 	return out
 }
 
-// stateOf returns the state of a GPU that does not answer. It is lost if the driver says so, does not find it, or wants a reset of it first,
-// as package daemon/health sees it. Every other error is of the call: it says nothing of the programs on the GPU.
+// stateOf returns the state of a GPU that does not answer. It is lost if the driver says so, does not find it, or wants a reset of it
+// first, as package daemon/health sees it. Every other error is of the call: it says nothing of the programs on the GPU.
 func stateOf(err error) string {
 	switch {
 	case gpu.IsAny(err, gpu.ErrTimeout, gpu.ErrStuck):
