@@ -15,10 +15,9 @@ func ClaimOf(l *api.Lease) (namespace, name string, uid types.UID, ok bool) {
 	if l.Engine == nil || !l.Engine.Kept || len(l.Command) == 0 {
 		return "", "", "", false
 	}
-	key, keyed := strings.CutPrefix(l.Engine.Key, publish.KeyPrefix)
-	id, _, numbered := strings.Cut(key, ":")
+	id, keyed := publish.ClaimOf(l.Engine.Key)
 	namespace, name, named := strings.Cut(l.Command[0], "/")
-	return namespace, name, types.UID(id), keyed && numbered && named
+	return namespace, name, types.UID(id), keyed && named
 }
 
 // ReservedFor reports whether a claim is the one of that uid, and has a pod.

@@ -32,3 +32,9 @@ func (g Cgroups) Cgroup(pod types.UID) string {
 	}
 	return ""
 }
+
+// Exists reports whether there is a cgroup of that path below the mount.
+func (g Cgroups) Exists(path string) bool {
+	info, err := os.Stat(filepath.Join(g.Mount, path))
+	return err == nil && info.IsDir()
+}

@@ -39,6 +39,8 @@ type Reader interface {
 type Pods interface {
 	// Cgroup is the path below the mount; empty: it is not there.
 	Cgroup(pod types.UID) string
+	// Exists reports whether a path that Cgroup returned is still there.
+	Exists(path string) bool
 }
 
 // Preparer prepares claims and undoes that. Calls for one claim follow one another: the kubelet's library sees to that.
@@ -49,8 +51,13 @@ type Preparer struct {
 	Pods   Pods
 	Files  Files
 	Log    *slog.Logger
+	// ClaimsOf are the names of the claims that a pod uses, by its spec, in its namespace. Empty: none, or the pod has ended. nil: nothing is
+	// known of pods.
+	ClaimsOf func(ctx context.Context, namespace, name string, pod types.UID) ([]string, error)
 	// Ended is called with a lease before it is released if processes of it were ended for their GPU memory; nil: nothing is.
 	Ended func(l *api.Lease)
+
+	turns turns
 }
 
 // maxKeys is how often a claim can be prepared within an hour, each time after its lease has ended.
@@ -61,12 +68,21 @@ func keysOf(claim types.UID) string { return publish.KeyPrefix + string(claim) +
 
 // Prepare gives a claim its lease and its CDI file. It may be called again at any time.
 func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
-	devices, err := p.prepare(ctx, c)
+	devices, err := p.inTurn(ctx, c)
 	if err != nil {
 		p.Log.Warn("a claim is not prepared", "claim", Name(c), "uid", c.UID, "error", err)
 		return kubeletplugin.PrepareResult{Err: err}
 	}
 	return kubeletplugin.PrepareResult{Devices: devices}
+}
+
+func (p *Preparer) inTurn(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	end, err := p.turns.take(ctx, c.UID)
+	if err != nil {
+		return nil, refuse(c, "%v", err)
+	}
+	defer end()
+	return p.prepare(ctx, c)
 }
 
 func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
@@ -83,8 +99,12 @@ func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 	if err != nil {
 		return nil, err
 	}
-	if other := otherClaim(n, c, cgroups); other != "" {
-		return nil, refuse(c, "its pod has %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
+	used, err := p.used(ctx, c)
+	if err != nil {
+		return nil, refuse(c, "%v", err)
+	}
+	if other := otherClaim(n, c, cgroups, used); other != "" {
+		return nil, refuse(c, "its pod has claim %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
 	}
 	l, err := p.lease(ctx, n, c, plan, cgroups)
 	if err != nil {
@@ -147,15 +167,41 @@ func podsOf(c *resourceapi.ResourceClaim) iter.Seq[types.UID] {
 	}
 }
 
-// otherClaim is the name of another claim that has one of the cgroups; empty: there is none.
-func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, cgroups []string) string {
-	for i := range n.Status.Leases {
-		l := &n.Status.Leases[i]
-		if l.Engine == nil || !strings.HasPrefix(l.Engine.Key, publish.KeyPrefix) || strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
+// used are the names of all claims that the pods of a claim use, as Name has them. The kubelet asks for a claim alone that another pod has
+// had prepared, and a pod has its cgroup a moment before the lease of such a claim has it.
+func (p *Preparer) used(ctx context.Context, c *resourceapi.ResourceClaim) (out []string, err error) {
+	if p.ClaimsOf == nil {
+		return nil, nil
+	}
+	for _, r := range c.Status.ReservedFor {
+		if r.Resource != "pods" || r.APIGroup != "" {
 			continue
 		}
-		if slices.ContainsFunc(cgroups, func(cg string) bool { return slices.Contains(l.Engine.Cgroups, cg) }) {
-			return "claim " + strings.Join(l.Command, " ")
+		names, err := p.ClaimsOf(ctx, c.Namespace, r.Name, r.UID)
+		if err != nil {
+			return nil, fmt.Errorf("it is not known which claims pod %s has: %w", r.Name, err)
+		}
+		for _, name := range names {
+			out = append(out, c.Namespace+"/"+name)
+		}
+	}
+	return out, nil
+}
+
+// otherClaim is the name of another claim with a lease that has one of the cgroups, or that is among those that are used; empty: there is
+// none.
+func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, cgroups, used []string) string {
+	for i := range n.Status.Leases {
+		l := &n.Status.Leases[i]
+		if l.Engine == nil || strings.HasPrefix(l.Engine.Key, keysOf(c.UID)) {
+			continue
+		}
+		if _, ok := publish.ClaimOf(l.Engine.Key); !ok {
+			continue
+		}
+		name := strings.Join(l.Command, " ")
+		if slices.Contains(used, name) || slices.ContainsFunc(cgroups, func(cg string) bool { return slices.Contains(l.Engine.Cgroups, cg) }) {
+			return name
 		}
 	}
 	return ""
@@ -190,8 +236,8 @@ func (p *Preparer) lease(
 	return l, nil
 }
 
-// present is the lease that the claim has; nil: none. One of another place, or that ends with its processes, is released: the claim was
-// allocated again, or an older version of this program has prepared it.
+// present is the lease that the claim has; nil: none. One of another place or grant, or that ends with its processes, is released: the
+// claim was allocated again, or an older version of this program has prepared it.
 func (p *Preparer) present(ctx context.Context, n *publish.Node, c *resourceapi.ResourceClaim, plan *Plan) (*api.Lease, error) {
 	for i := range n.Status.Leases {
 		l := &n.Status.Leases[i]
@@ -201,10 +247,12 @@ func (p *Preparer) present(ctx context.Context, n *publish.Node, c *resourceapi.
 		r := plan.Request
 		r.Key = l.Engine.Key
 		g, err := p.Leases.AttachEngine(ctx, r)
-		if err == nil {
+		if err == nil && slices.Contains(plan.Grants, g.Lease.Grant) {
 			return g.Lease, nil
 		}
-		if kindOf(err) != api.KindConflict {
+		// A request names no grant: it may be any of the plan. So gpushared does not see that it is another one, as of an instance of
+		// another profile that begins at the same slice.
+		if err != nil && kindOf(err) != api.KindConflict {
 			return nil, err
 		}
 		if err := p.release(ctx, l); err != nil {
@@ -267,6 +315,11 @@ func (p *Preparer) Unprepare(ctx context.Context, claim types.UID, name string) 
 }
 
 func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
+	end, err := p.turns.take(ctx, claim)
+	if err != nil {
+		return err
+	}
+	defer end()
 	faultpoint.Hit("kubelet.unprepare.begin")
 	if err := p.Files.Remove(claim); err != nil {
 		return err

@@ -26,6 +26,7 @@ type moved struct {
 func (m *moved) Read(context.Context) (*publish.Node, error) { return m.node, nil }
 func (m *moved) Leases(context.Context) ([]api.Lease, error) { return m.node.Status.Leases, nil }
 func (*moved) Cgroup(types.UID) string                       { return "/pod" }
+func (*moved) Exists(string) bool                            { return true }
 func (*moved) EngineDevice(context.Context, string) (json.RawMessage, error) {
 	return json.RawMessage(`{"cdiVersion":"0.6.0","kind":"x/y","devices":[{"name":"d","containerEdits":{}}]}`), nil
 }

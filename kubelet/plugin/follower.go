@@ -2,9 +2,8 @@ package plugin
 
 import (
 	"context"
-	"errors"
 	"log/slog"
-	"slices"
+	"sync"
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
@@ -15,56 +14,59 @@ import (
 	"github.com/gpushare/gpushare/kubelet/pods"
 )
 
-// Follower does what the kubelet does not ask for: a further pod of a claim joins its lease, and a pod that was ended for its GPU memory
-// says so in its status.
+// Follower does what the kubelet does not ask for: a further pod of a claim joins its lease, a claim whose lease has ended loses its
+// devices, and pods say what gpushared did with them. A lease whose claim is not there any more is released.
 type Follower struct {
 	Publisher *Publisher
 	Leases    claims.Leases
 	Cgroups   claims.Pods
 	Pods      *pods.Watch
 	Reporter  *pods.Reporter
+	Claims    *claims.Preparer
 	// Claim reads a claim from the API server.
 	Claim func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error)
 	Log   *slog.Logger
 
-	mu    locks.Mutex[locks.Leaf] // guards what follows
-	ended []endedLease
+	mu      locks.Mutex[locks.Leaf] // guards what follows
+	ended   []endedLease
+	notices []notice
+	wake    chan struct{} // of the reports; nil: they do not run
 }
 
-// endedLease is a lease that was released after processes of it were ended: its pods may not say so yet.
-type endedLease struct {
-	lease api.Lease
-	until time.Time
-}
+// followTimeout limits one pass.
+const followTimeout = 30 * time.Second
 
-const (
-	// joinInterval is how often the cgroup of a pod is looked for that is not there yet.
-	joinInterval = 500 * time.Millisecond
-	// followTimeout limits one pass.
-	followTimeout = 30 * time.Second
-	// endedRetention is for how long a pod is looked for whose lease was released; mostEnded is how many leases are kept for that.
-	endedRetention = 10 * time.Minute
-	mostEnded      = 256
-)
-
-// Remember keeps a lease that is about to be released.
-func (f *Follower) Remember(l *api.Lease) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.ended = append(f.ended, endedLease{*l, time.Now().Add(endedRetention)})
-	if over := len(f.ended) - mostEnded; over > 0 {
-		f.ended = slices.Delete(f.ended, 0, over)
-	}
-}
-
-// Run follows until ctx ends.
+// Run follows until ctx ends. What is written to the API server keeps no pod from its lease: a goroutine of its own does that, and another
+// one releases the leases without a claim.
 func (f *Follower) Run(ctx context.Context) {
+	wake := make(chan struct{}, 1)
+	f.mu.Lock()
+	f.wake = wake
+	f.mu.Unlock()
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	loops.Go(func() { f.each(ctx, wake, f.reports) })
+	loops.Go(func() { f.releaseOrphans(ctx) })
+	f.each(ctx, f.Pods.Changed(), func(ctx context.Context, now time.Time, leases []api.Lease, tries attempts) time.Duration {
+		f.ringReports() // The pods may be those of a report.
+		f.removeEnded(ctx, leases)
+		return f.joins(ctx, now, leases, tries)
+	})
+}
+
+// pass does what is due for all leases, and returns after which time something is due again at the latest; 0: after a change.
+type pass func(ctx context.Context, now time.Time, leases []api.Lease, tries attempts) (wait time.Duration)
+
+// each makes a pass when the node was read, after wake, and when something is due, until ctx ends.
+func (f *Follower) each(ctx context.Context, wake <-chan struct{}, do pass) {
 	tries := attempts{}
 	for ctx.Err() == nil {
 		n, changed := f.Publisher.Last()
 		wait := time.Duration(0)
 		if n != nil {
-			wait = f.pass(ctx, time.Now(), n.Status.Leases, tries)
+			limited, cancel := context.WithTimeout(ctx, followTimeout)
+			wait = do(limited, time.Now(), n.Status.Leases, tries)
+			cancel()
 		}
 		var later <-chan time.Time
 		if wait > 0 {
@@ -73,116 +75,31 @@ func (f *Follower) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 		case <-changed:
-		case <-f.Pods.Changed():
+		case <-wake:
 		case <-later:
 		}
 	}
 }
 
-// pass does what is due for all leases of claims, and returns after which time the next one is due at the latest; 0: after a change.
-func (f *Follower) pass(ctx context.Context, now time.Time, leases []api.Lease, tries attempts) (wait time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, followTimeout)
-	defer cancel()
-	for i := range leases {
-		l := &leases[i]
-		namespace, name, _, ok := claims.ClaimOf(l)
-		if !ok {
-			continue
-		}
-		for _, p := range f.Pods.Of(namespace, name) {
-			wait = sooner(wait, f.join(ctx, now, l, &p, tries))
-		}
-		wait = sooner(wait, f.report(ctx, now, l, tries))
-	}
-	wait = sooner(wait, f.reportEnded(ctx, now, tries))
-	tries.forget()
-	return wait
-}
-
-// errNotReserved is of a pod that uses another claim of this name, or one that is not reserved for it yet.
-var errNotReserved = errors.New("the claim is not reserved for it")
-
-// join lets a pod join the lease of its claim, and returns after which time that has to be tried again; 0: after a change.
-func (f *Follower) join(ctx context.Context, now time.Time, l *api.Lease, p *pods.Pod, tries attempts) (wait time.Duration) {
-	namespace, name, uid, _ := claims.ClaimOf(l)
-	if p.Over {
-		return 0
-	}
-	try := tries.of("join " + l.Engine.Key + " " + string(p.UID))
-	cgroup := f.Cgroups.Cgroup(p.UID)
-	switch {
-	case cgroup == "" && p.Deleted:
-		return 0 // The kubelet starts nothing of it any more.
-	case cgroup == "":
-		return joinInterval
-	case slices.Contains(l.Engine.Cgroups, cgroup):
-		return 0
-	case try.after(now) > 0:
-		return try.after(now)
-	}
-	c, err := f.Claim(ctx, namespace, name)
-	if err == nil && !claims.ReservedFor(c, uid, p.UID) {
-		try.tried(now, errNotReserved)
-		return try.after(now)
-	}
-	if err == nil {
-		_, err = f.Leases.AttachEngine(ctx, api.EngineRequest{Key: l.Engine.Key, Keep: true, Cgroup: cgroup})
-	}
-	log := try.tried(now, err)
-	switch {
-	case err != nil && log:
-		f.Log.Warn("a pod does not join the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID, "error", err)
-	case log:
-		f.Log.Info("a pod joins the lease of its claim", "claim", name, "pod", p.Name, "lease", l.ID)
-	}
-	return try.after(now)
-}
-
-// report writes why the processes of a lease were ended into the status of its pods. It returns after which time that has to be tried
-// again; 0: it is done.
-func (f *Follower) report(ctx context.Context, now time.Time, l *api.Lease, tries attempts) (wait time.Duration) {
-	namespace, name, _, ok := claims.ClaimOf(l)
-	if !ok || l.Engine.EndedAt == nil || l.Reason == "" {
-		return 0
-	}
-	message := "gpushare ended its processes that used the GPU: " + l.Reason
-	for _, p := range f.Pods.Of(namespace, name) {
-		if p.Created.After(*l.Engine.EndedAt) {
-			continue // It came later.
-		}
-		try := tries.of("report " + string(p.UID) + " " + message)
-		if after := try.after(now); after > 0 {
-			wait = sooner(wait, after)
-			continue
-		}
-		err := f.Reporter.Report(ctx, &p, message, *l.Engine.EndedAt)
-		if err == nil {
-			continue
-		}
-		if try.tried(now, err) {
-			f.Log.Warn("the status of a pod does not say why it was ended", "pod", namespace+"/"+p.Name, "error", err)
-		}
-		wait = sooner(wait, try.after(now))
-	}
-	return wait
-}
-
-// reportEnded does that for leases that were released.
-func (f *Follower) reportEnded(ctx context.Context, now time.Time, tries attempts) (wait time.Duration) {
-	f.mu.Lock()
-	list := f.ended
-	f.ended = nil
-	f.mu.Unlock()
-	list = slices.DeleteFunc(list, func(e endedLease) bool {
-		if now.After(e.until) {
-			return true
-		}
-		after := f.report(ctx, now, &e.lease, tries)
-		wait = sooner(wait, after)
-		return after == 0
-	})
+func (f *Follower) ringReports() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ended = append(list, f.ended...)
-	return wait
+	select {
+	case f.wake <- struct{}{}:
+	default:
+	}
+}
+
+// removeEnded removes the files of claims whose leases have ended, and says so to their pods.
+func (f *Follower) removeEnded(ctx context.Context, leases []api.Lease) {
+	if f.Claims == nil {
+		return
+	}
+	ended, err := f.Claims.RemoveEnded(ctx, leases)
+	if err != nil && ctx.Err() == nil {
+		f.Log.Warn("the CDI files of claims without a lease are not all removed", "error", err)
+	}
+	for i := range ended {
+		f.noticeEnded(ctx, &ended[i])
+	}
 }

@@ -194,6 +194,17 @@ func (j *joins) Cgroup(pod types.UID) string {
 	return j.cgroups[pod]
 }
 
+func (j *joins) Exists(path string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	for _, cgroup := range j.cgroups {
+		if cgroup == path {
+			return true
+		}
+	}
+	return false
+}
+
 func (j *joins) list() []string {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -14,10 +14,15 @@ import (
 	"k8s.io/client-go/kubernetes"
 )
 
-// Reason is why a pod was ended, in its condition and its event.
-const Reason = "GPUMemoryExceeded"
+// The reasons of the events of pods. Reason is why a pod was ended, and of its condition too.
+const (
+	Reason          = "GPUMemoryExceeded"
+	ReasonEnded     = "GPULeaseEnded"     // the lease of its claim has ended before it
+	ReasonNotJoined = "GPULeaseNotJoined" // it is in no lease, although it has the devices of its claim
+)
 
-// Reporter says in the status of pods that they were ended for their GPU memory. One goroutine uses it.
+// Reporter says of pods what gpushared does with them: in their status that they were ended for their GPU memory, and in events. One
+// goroutine uses it.
 type Reporter struct {
 	API  kubernetes.Interface
 	Node string
@@ -43,7 +48,7 @@ func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.T
 	if err != nil {
 		return fmt.Errorf("cannot encode the condition of pod %s/%s: %w", p.Namespace, p.Name, err)
 	}
-	missed := r.event(ctx, p, message, at)
+	missed := r.Event(ctx, p, Reason, message, at)
 	if missed != nil && !Refused(missed) {
 		return missed // It is called again: with the condition it would make no event.
 	}
@@ -65,15 +70,15 @@ func (r *Reporter) Report(ctx context.Context, p *Pod, message string, at time.T
 // again until an administrator changes that.
 func Refused(err error) bool { return apierrors.IsForbidden(err) || apierrors.IsInvalid(err) }
 
-// event makes the event of a pod, whose name is that of what it says: made again it is the same.
-func (r *Reporter) event(ctx context.Context, p *Pod, message string, at time.Time) error {
+// Event makes a warning of a pod, whose name is that of what it says: made again it is the same.
+func (r *Reporter) Event(ctx context.Context, p *Pod, reason, message string, at time.Time) error {
 	const most = 200 // of the 253 letters of a name
 	h := fnv.New64a()
 	fmt.Fprint(h, p.UID, message, at.UnixMilli())
 	e := &corev1.Event{
 		ObjectMeta:     metav1.ObjectMeta{Namespace: p.Namespace, Name: fmt.Sprintf("%s.%x", p.Name[:min(len(p.Name), most)], h.Sum64())},
 		InvolvedObject: corev1.ObjectReference{Kind: "Pod", APIVersion: "v1", Namespace: p.Namespace, Name: p.Name, UID: p.UID},
-		Reason:         Reason,
+		Reason:         reason,
 		Message:        message,
 		Source:         corev1.EventSource{Component: "gpushare-kubelet", Host: r.Node},
 		FirstTimestamp: metav1.NewTime(at),

@@ -3,6 +3,7 @@ package pods
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -29,6 +30,8 @@ type Pod struct {
 
 // Watch follows the pods of the node. Its methods may be used by several goroutines.
 type Watch struct {
+	api      kubernetes.Interface
+	node     string
 	store    cache.Store
 	informer cache.Controller
 	changed  chan struct{}
@@ -39,7 +42,7 @@ const ConditionType corev1.PodConditionType = "gpushare.dev/GPUMemoryExceeded"
 
 // New watches the pods of a node when Run is called. The credential of the kubelet may do that, for its node alone.
 func New(api kubernetes.Interface, node string) *Watch {
-	w := &Watch{changed: make(chan struct{}, 1)}
+	w := &Watch{api: api, node: node, changed: make(chan struct{}, 1)}
 	only := fields.OneTermEqualSelector("spec.nodeName", node).String()
 	ring := func() {
 		select {
@@ -87,6 +90,36 @@ func (w *Watch) Of(namespace, claim string) []Pod {
 	}
 	slices.SortFunc(out, func(a, b Pod) int { return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.UID, b.UID)) })
 	return out
+}
+
+// ClaimsOf are the names of the claims that a pod uses, in its namespace; none of a pod that is over or not there. A pod that was not seen
+// yet is read: the kubelet may see it first.
+func (w *Watch) ClaimsOf(ctx context.Context, namespace, name string, uid types.UID) ([]string, error) {
+	o, _, err := w.store.GetByKey(namespace + "/" + name)
+	p, ok := o.(*corev1.Pod)
+	if err == nil && ok && p.UID == uid {
+		return claimsOf(p), nil
+	}
+	// The role of the driver lists pods, and that of a node those of the node.
+	only := fields.AndSelectors(fields.OneTermEqualSelector("metadata.name", name), fields.OneTermEqualSelector("spec.nodeName", w.node))
+	list, err := w.api.CoreV1().Pods(namespace).List(ctx, metav1.ListOptions{FieldSelector: only.String()})
+	if err != nil {
+		return nil, fmt.Errorf("cannot read pod %s/%s: %w", namespace, name, err)
+	}
+	for i := range list.Items {
+		if list.Items[i].UID == uid {
+			return claimsOf(&list.Items[i]), nil
+		}
+	}
+	return nil, nil
+}
+
+// claimsOf are the claims of a pod; none if it is over.
+func claimsOf(p *corev1.Pod) []string {
+	if x := podOf(p); !x.Over {
+		return x.Claims
+	}
+	return nil
 }
 
 func podOf(p *corev1.Pod) Pod {

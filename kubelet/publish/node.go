@@ -3,7 +3,6 @@ package publish
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	resourceapi "k8s.io/api/resource/v1"
 
@@ -128,7 +127,11 @@ func (n *Node) grants(g *api.GPUStatus, mine func(*api.GrantSpec) bool) []*api.G
 
 // ofClaims reports whether a lease is of a claim.
 func ofClaims(l *api.Lease) bool {
-	return l.Engine != nil && strings.HasPrefix(l.Engine.Key, KeyPrefix)
+	if l.Engine == nil {
+		return false
+	}
+	_, ok := ClaimOf(l.Engine.Key)
+	return ok
 }
 
 // others are the leases on a GPU that are of no claim.

@@ -11,12 +11,15 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	resourceapi "k8s.io/api/resource/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes/scheme"
+
+	"github.com/gpushare/gpushare/test/harness"
 )
 
 // apiserver has what the driver reads and writes of an API server: its node, claims, and the slices that it publishes.
@@ -30,6 +33,7 @@ type apiserver struct {
 	pods     []*corev1.Pod
 	podAdded chan struct{} // closed and replaced when there is another pod
 	watchers []chan metav1.WatchEvent
+	events   []corev1.Event
 	writes   int // of slices
 	changed  chan struct{}
 	older    bool // it has no partitionable devices: it drops their fields
@@ -54,6 +58,8 @@ func newAPIServer(t *testing.T) *apiserver {
 		})
 	})
 	m.HandleFunc("GET /api/v1/pods", a.listPods)
+	m.HandleFunc("GET /api/v1/namespaces/{namespace}/pods", a.namedPods)
+	m.HandleFunc("POST /api/v1/namespaces/{namespace}/events", a.postEvent)
 	const base = "/apis/resource.k8s.io/v1/"
 	m.HandleFunc("GET "+base+"namespaces/{namespace}/resourceclaims/{name}", a.getClaim)
 	m.HandleFunc("GET "+base+"resourceslices", a.list)
@@ -106,15 +112,19 @@ func (a *apiserver) getClaim(w http.ResponseWriter, r *http.Request) {
 	reply(w, c)
 }
 
-// addPod is a new pod that uses a claim.
-func (a *apiserver) addPod(uid types.UID, claim string) {
+// addPod is a new pod that uses claims.
+func (a *apiserver) addPod(uid types.UID, claims ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	p := &corev1.Pod{
 		TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Pod"},
 		ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: string(uid), UID: uid, ResourceVersion: fmt.Sprint(len(a.pods) + 2)},
 	}
-	p.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "gpu", ResourceClaimName: &claim}}
+	for i := range claims {
+		p.Spec.ResourceClaims = append(
+			p.Spec.ResourceClaims, corev1.PodResourceClaim{Name: fmt.Sprintf("gpu%d", i), ResourceClaimName: &claims[i]},
+		)
+	}
 	a.pods = append(a.pods, p)
 	close(a.podAdded)
 	a.podAdded = make(chan struct{})
@@ -173,6 +183,57 @@ func (a *apiserver) listPods(w http.ResponseWriter, r *http.Request) {
 			return
 		case <-added:
 		}
+	}
+}
+
+// namedPods lists the pods of a name.
+func (a *apiserver) namedPods(w http.ResponseWriter, r *http.Request) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	list := corev1.PodList{TypeMeta: metav1.TypeMeta{APIVersion: "v1", Kind: "PodList"}}
+	for _, p := range a.pods {
+		if r.URL.Query().Get("fieldSelector") == "metadata.name="+p.Name+",spec.nodeName="+testNode {
+			list.Items = append(list.Items, *p)
+		}
+	}
+	reply(w, &list)
+}
+
+// postEvent keeps an event.
+func (a *apiserver) postEvent(w http.ResponseWriter, r *http.Request) {
+	b, err := io.ReadAll(r.Body)
+	e := &corev1.Event{}
+	if err == nil {
+		_, _, err = scheme.Codecs.UniversalDeserializer().Decode(b, nil, e)
+	}
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	a.mu.Lock()
+	a.events = append(a.events, *e)
+	a.mu.Unlock()
+	e.TypeMeta = metav1.TypeMeta{APIVersion: "v1", Kind: "Event"}
+	reply(w, e)
+}
+
+// awaitEvent waits until a pod has an event of that reason, with that text.
+func (a *apiserver) awaitEvent(t *testing.T, pod, reason, text string) {
+	t.Helper()
+	err := harness.Await(soon(t), 20*time.Millisecond, "pod "+pod+" has no event "+reason, func() (bool, error) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		for i := range a.events {
+			if e := &a.events[i]; e.InvolvedObject.Name == pod && e.Reason == reason && strings.Contains(e.Message, text) {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		t.Errorf("%v: %v", err, a.events)
 	}
 }
 

@@ -178,12 +178,13 @@ func serve(ctx context.Context, o *options, stderr io.Writer) error {
 		Cgroups:   p.Claims.Pods,
 		Pods:      pods.New(server, node),
 		Reporter:  &pods.Reporter{API: server, Node: node},
+		Claims:    p.Claims,
 		Claim: func(ctx context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 			return server.ResourceV1().ResourceClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 		},
 		Log: log,
 	}
-	p.Claims.Ended = follower.Remember
+	p.Claims.Ended, p.Claims.ClaimsOf = follower.Remember, follower.Pods.ClaimsOf
 	helper, err := kubeletplugin.Start(
 		ctx, p, kubeletplugin.DriverName(publish.Driver), kubeletplugin.NodeName(node), kubeletplugin.KubeClient(server),
 		kubeletplugin.RegistrarDirectoryPath(filepath.Join(o.root, "plugins_registry")), kubeletplugin.PluginDataDirectoryPath(plugins),
