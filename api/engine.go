@@ -54,8 +54,8 @@ type EngineRequest struct {
 const (
 	DefaultBindTimeout = Duration(5 * time.Minute)
 	MostBindTimeout    = Duration(24 * time.Hour)
-	// MostCgroups is how many cgroups a lease with Keep has at most: as many as a claim of Kubernetes has pods. Those that are removed count
-	// as long as there is place.
+	// MostCgroups is how many cgroups a lease with Keep has at most: as many as a claim of Kubernetes may have pods. Those that are
+	// removed count as long as there is place.
 	MostCgroups = 256
 
 	maxEngineKey     = 128

@@ -19,7 +19,7 @@ const module = "github.com/gpushare/gpushare/"
 var imports = map[string][]string{
 	"publish":              {"api", "lease"},
 	"health":               {"api", "kubelet/publish"},
-	"claims":               {"api", "internal/durable", "internal/faultpoint", "internal/locks", "kubelet/publish"},
+	"claims":               {"api", "internal/boundedread", "internal/durable", "internal/faultpoint", "internal/locks", "kubelet/publish"},
 	"pods":                 {},
 	"plugin":               {"api", "internal/locks", "kubelet/claims", "kubelet/health", "kubelet/pods", "kubelet/publish"},
 	"cmd/gpushare-kubelet": {"api", "client", "internal/version", "kubelet/claims", "kubelet/plugin", "kubelet/pods", "kubelet/publish"},

@@ -33,24 +33,11 @@ func (en *Engines) PostLease(c *server.Call) error {
 		return err
 	}
 	defer unlock()
-	var p *cgroup.Process
-	cg := ""
 	terms := en.termsOf(q)
 	l, again := en.Table.Keyed(q.Key)
-	if q.Cgroup != "" && again && l.Kept() && !l.AwaitsCgroup() {
-		if cg, err = en.furtherCgroup(&l, q.Cgroup, c.Caller.UID); err != nil {
-			return err
-		}
-	} else if q.Cgroup != "" && (!again || l.AwaitsCgroup()) {
-		uid := l.UID
-		if !again {
-			if uid, _, err = en.userOf(c.Ctx(), c, q); err != nil {
-				return err
-			}
-		}
-		if cg, p, err = en.Cgroups.EngineCgroup(q.Cgroup, uid, c.Caller.UID); err != nil {
-			return err
-		}
+	cg, p, err := en.cgroupOf(c, q, &l, again)
+	if err != nil {
+		return err
 	}
 	if cg != "" && !(again && slices.Contains(l.Cgroups(), cg)) {
 		end, err := en.named(q.Key, cg)
@@ -67,6 +54,26 @@ func (en *Engines) PostLease(c *server.Call) error {
 		return err
 	}
 	return en.answer(c, l, again, cg, p)
+}
+
+// cgroupOf checks the cgroup that a request names, and finds a process in it; empty: it names none, or that of a lease that needs none.
+func (en *Engines) cgroupOf(c *server.Call, q *api.EngineRequest, l *lease.Lease, again bool) (cg string, p *cgroup.Process, err error) {
+	switch {
+	case q.Cgroup == "":
+		return "", nil, nil
+	case !again:
+		uid, _, err := en.userOf(c.Ctx(), c, q)
+		if err != nil {
+			return "", nil, err
+		}
+		return en.Cgroups.EngineCgroup(q.Cgroup, uid, c.Caller.UID)
+	case l.AwaitsCgroup():
+		return en.Cgroups.EngineCgroup(q.Cgroup, l.UID, c.Caller.UID)
+	case l.Kept():
+		cg, err = en.furtherCgroup(l, q.Cgroup, c.Caller.UID)
+		return cg, nil, err
+	}
+	return "", nil, nil
 }
 
 // register gives a key its lease.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"slices"
 	"strings"
 	"time"
@@ -13,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // Ended is a claim whose lease has ended before it was unprepared: it was stopped, or its time was over.
@@ -25,26 +25,25 @@ type Ended struct {
 
 // Claims are the claims that have a file.
 func (f Files) Claims() ([]types.UID, error) {
-	entries, err := os.ReadDir(f.Dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("cannot read the CDI files: %w", err)
-	}
 	var out []types.UID
-	for _, e := range entries {
-		name, prefixed := strings.CutPrefix(e.Name(), api.ClaimFilePrefix)
-		name, complete := strings.CutSuffix(name, ".json")
-		if prefixed && complete {
-			out = append(out, types.UID(name))
+	err := boundedread.EachName(f.Dir, func(names []string) bool {
+		for _, name := range names {
+			claim, prefixed := strings.CutPrefix(name, api.ClaimFilePrefix)
+			claim, complete := strings.CutSuffix(claim, ".json")
+			if prefixed && complete {
+				out = append(out, types.UID(claim))
+			}
 		}
+		return true
+	})
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("cannot read the CDI files: %w", err)
 	}
 	return out, nil
 }
 
 // RemoveEnded removes the files of claims that have no lease: a container that starts again would get the devices, and nothing would count
-// or limit what it does there. known are leases as they were read before: only a claim that has none of them is looked at.
+// or limit what it does there. known are leases as they were read before: only a claim that has none of them is checked.
 func (p *Preparer) RemoveEnded(ctx context.Context, known []api.Lease) (out []Ended, err error) {
 	claims, err := p.Files.Claims()
 	if err != nil {
@@ -72,11 +71,11 @@ func hasLease(leases []api.Lease, claim types.UID) bool {
 // removeEnded removes the file of a claim unless it has a lease by now; nil: it has one. Prepare writes the file after the lease is there,
 // and waits for this.
 func (p *Preparer) removeEnded(ctx context.Context, claim types.UID) (*Ended, error) {
-	_, end := p.turns.try(claim)
-	if end == nil {
-		return nil, nil // The kubelet changes it: it is looked at after the next change of the node.
+	_, unlock := p.locks.tryLock(claim)
+	if unlock == nil {
+		return nil, nil // The kubelet changes it: it is checked after the next reading of the node.
 	}
-	defer end()
+	defer unlock()
 	leases, err := p.Node.Leases(ctx)
 	if err != nil || hasLease(leases, claim) {
 		return nil, err
@@ -89,7 +88,7 @@ func (p *Preparer) removeEnded(ctx context.Context, claim types.UID) (*Ended, er
 	return e, nil
 }
 
-// lastKeys is how many keys of a claim are looked at for its last lease: each was prepared again within the hour.
+// lastKeys is how many keys of a claim are read for its last lease: each was prepared again within the hour.
 const lastKeys = 10
 
 // ended is what gpushared says of the last lease of a claim.

@@ -51,13 +51,13 @@ type Preparer struct {
 	Pods   Pods
 	Files  Files
 	Log    *slog.Logger
-	// ClaimsOf are the names of the claims that a pod uses, by its spec, in its namespace. Empty: none, or the pod has ended. nil: nothing is
+	// ClaimsOf are the names of the claims that a pod uses, by its spec, in its namespace; none of a pod that has ended. nil: nothing is
 	// known of pods.
 	ClaimsOf func(ctx context.Context, namespace, name string, pod types.UID) ([]string, error)
 	// Ended is called with a lease before it is released if processes of it were ended for their GPU memory; nil: nothing is.
 	Ended func(l *api.Lease)
 
-	turns turns
+	locks claimLocks
 }
 
 // maxKeys is how often a claim can be prepared within an hour, each time after its lease has ended.
@@ -68,7 +68,7 @@ func keysOf(claim types.UID) string { return publish.KeyPrefix + string(claim) +
 
 // Prepare gives a claim its lease and its CDI file. It may be called again at any time.
 func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) kubeletplugin.PrepareResult {
-	devices, err := p.inTurn(ctx, c)
+	devices, err := p.alone(ctx, c)
 	if err != nil {
 		p.Log.Warn("a claim is not prepared", "claim", Name(c), "uid", c.UID, "error", err)
 		return kubeletplugin.PrepareResult{Err: err}
@@ -76,12 +76,12 @@ func (p *Preparer) Prepare(ctx context.Context, c *resourceapi.ResourceClaim) ku
 	return kubeletplugin.PrepareResult{Devices: devices}
 }
 
-func (p *Preparer) inTurn(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
-	end, err := p.turns.take(ctx, c.UID)
+func (p *Preparer) alone(ctx context.Context, c *resourceapi.ResourceClaim) ([]kubeletplugin.Device, error) {
+	unlock, err := p.locks.lock(ctx, c.UID)
 	if err != nil {
 		return nil, refuse(c, "%v", err)
 	}
-	defer end()
+	defer unlock()
 	return p.prepare(ctx, c)
 }
 
@@ -104,7 +104,9 @@ func (p *Preparer) prepare(ctx context.Context, c *resourceapi.ResourceClaim) ([
 		return nil, refuse(c, "%v", err)
 	}
 	if other := otherClaim(n, c, cgroups, used); other != "" {
-		return nil, refuse(c, "its pod has claim %s already, and the processes of a pod are in one lease: put the devices into one claim", other)
+		return nil, refuse(
+			c, "its pod has claim %s already, and the processes of a pod are in one lease: put the devices into one claim", other,
+		)
 	}
 	l, err := p.lease(ctx, n, c, plan, cgroups)
 	if err != nil {
@@ -200,7 +202,8 @@ func otherClaim(n *publish.Node, c *resourceapi.ResourceClaim, cgroups, used []s
 			continue
 		}
 		name := strings.Join(l.Command, " ")
-		if slices.Contains(used, name) || slices.ContainsFunc(cgroups, func(cg string) bool { return slices.Contains(l.Engine.Cgroups, cg) }) {
+		if slices.Contains(used, name) ||
+			slices.ContainsFunc(cgroups, func(cg string) bool { return slices.Contains(l.Engine.Cgroups, cg) }) {
 			return name
 		}
 	}
@@ -315,11 +318,11 @@ func (p *Preparer) Unprepare(ctx context.Context, claim types.UID, name string) 
 }
 
 func (p *Preparer) unprepare(ctx context.Context, claim types.UID) error {
-	end, err := p.turns.take(ctx, claim)
+	unlock, err := p.locks.lock(ctx, claim)
 	if err != nil {
 		return err
 	}
-	defer end()
+	defer unlock()
 	faultpoint.Hit("kubelet.unprepare.begin")
 	if err := p.Files.Remove(claim); err != nil {
 		return err

@@ -57,10 +57,8 @@ func (f *Follower) noticeEnded(ctx context.Context, e *claims.Ended) {
 		if p.Over || p.Created.After(e.At) || err == nil && !claims.ReservedFor(c, e.Claim, p.UID) {
 			continue // It is of another claim of that name.
 		}
-		f.notify(notice{p, pods.ReasonEnded, fmt.Sprintf(
-			"the lease of its claim %s has ended%s. A container of it that starts again gets no GPU: delete the pod, and a new one has a new lease",
-			e.Name, why,
-		), e.At})
+		const next = "A container of it that starts again gets no GPU: delete the pod, and a new one has a new lease"
+		f.notify(notice{p, pods.ReasonEnded, fmt.Sprintf("the lease of its claim %s has ended%s. %s", e.Name, why, next), e.At})
 	}
 }
 

@@ -53,7 +53,12 @@ func TestReportsKeepNoPodFromItsLease(t *testing.T) {
 	log := slog.New(slog.DiscardHandler)
 	p := &Publisher{Log: log, Pool: "node1"}
 	f := &Follower{
-		Publisher: p, Leases: j, Cgroups: j, Pods: pods.New(client, "node1"), Reporter: &pods.Reporter{API: client, Node: "node1"}, Log: log,
+		Publisher: p,
+		Leases:    j,
+		Cgroups:   j,
+		Pods:      pods.New(client, "node1"),
+		Reporter:  &pods.Reporter{API: client, Node: "node1"},
+		Log:       log,
 		Claim: func(_ context.Context, namespace, name string) (*resourceapi.ResourceClaim, error) {
 			reads.Add(1)
 			c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, UID: types.UID(name)}}

@@ -20,10 +20,10 @@ import (
 // another one, and one that is over uses nothing.
 func TestClaimsOfAPodThatIsNotSeenYet(t *testing.T) {
 	t.Parallel()
-	fixed, made := "fixed", "made"
+	named, generated := "named", "generated"
 	pod := corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "team", Name: "pod", UID: "uid"}}
-	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: &fixed}, {Name: "b"}}
-	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: &made}}
+	pod.Spec.ResourceClaims = []corev1.PodResourceClaim{{Name: "a", ResourceClaimName: &named}, {Name: "b"}}
+	pod.Status.ResourceClaimStatuses = []corev1.PodResourceClaimStatus{{Name: "b", ResourceClaimName: &generated}}
 	over := pod
 	over.Name, over.Status.Phase = "over", corev1.PodFailed
 	down := false
@@ -52,7 +52,7 @@ func TestClaimsOfAPodThatIsNotSeenYet(t *testing.T) {
 		name string
 		uid  types.UID
 		want []string
-	}{{"pod", "uid", []string{fixed, made}}, {"pod", "another", nil}, {"over", "uid", nil}, {"none", "uid", nil}} {
+	}{{"pod", "uid", []string{named, generated}}, {"pod", "another", nil}, {"over", "uid", nil}, {"none", "uid", nil}} {
 		got, err := w.ClaimsOf(t.Context(), "team", c.name, c.uid)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s with uid %s uses %v: %v", c.name, c.uid, got, err)

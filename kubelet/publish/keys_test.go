@@ -35,7 +35,8 @@ func TestKeysOfClaims(t *testing.T) {
 	for key, offered := range map[string]bool{"kubernetes:uid:0": true, "kubernetes:batch": false, "slurm:lab:7:0": false} {
 		n := newWorld(t, b, 2).node()
 		n.Status.Leases = append(
-			n.Status.Leases, api.Lease{ID: "l-1", GPUs: []string{whole}, Tenant: "kubernetes", Grant: "alone", Engine: &api.LeaseEngine{Key: key}},
+			n.Status.Leases,
+			api.Lease{ID: "l-1", GPUs: []string{whole}, Tenant: "kubernetes", Grant: "alone", Engine: &api.LeaseEngine{Key: key}},
 		)
 		found := false
 		for _, o := range publish.Offers(n) {

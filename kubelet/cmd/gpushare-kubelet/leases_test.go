@@ -84,7 +84,7 @@ func (k *kubelet) prepared(t *testing.T, c *resourceapi.ResourceClaim) {
 
 // A pod has two claims, of which another pod has had the one prepared: the kubelet asks for the other alone, and before the pod has joined
 // the lease of the first. It is refused by what the pod says that it uses.
-func TestSecondClaimBesideASharedOne(t *testing.T) {
+func TestSecondClaimNextToASharedOne(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, virtual, spec)
 	d := newDriver(t, n)
@@ -115,8 +115,8 @@ func TestSecondClaimBesideASharedOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	k.prepared(t, second)
-	// Both are prepared, so the kubelet asks nothing for a pod with both: gpushared gives it to one of the leases, and the pod is told by
-	// an event of the other.
+	// Both are prepared, so the kubelet asks nothing for a pod with both: gpushared gives it to one of the leases, and an event of the
+	// pod names the other.
 	d.reserve(shared, "pod-a", "pod-d")
 	d.reserve(second, "pod-c", "pod-d")
 	d.server.addPod("pod-d", "shared", "second")
@@ -143,8 +143,8 @@ func TestLeaseEndsBeforeItsClaim(t *testing.T) {
 	d := newDriver(t, n)
 	d.start(t, "")
 	k, devices := d.register(t), d.names(t)
-	stays := d.claim(t, "other", device(devices.whole(t, 2)))
-	k.prepared(t, stays)
+	kept := d.claim(t, "other", device(devices.whole(t, 2)))
+	k.prepared(t, kept)
 	claim := d.claim(t, "stopped", part(devices.grant(t, "serve"), "30Gi", "40"))
 	d.reserve(claim, "pod-stopped")
 	d.server.addPod("pod-stopped", "stopped")
@@ -177,7 +177,7 @@ func TestLeaseEndsBeforeItsClaim(t *testing.T) {
 		t.Errorf("the other claim has %v", l)
 	}
 	k.prepared(t, claim)
-	for _, c := range []*resourceapi.ResourceClaim{claim, stays} {
+	for _, c := range []*resourceapi.ResourceClaim{claim, kept} {
 		if why, err := k.unprepare(soon(t), c); err != nil || why != "" {
 			t.Errorf("%s is not unprepared: %s %v", c.Name, why, err)
 		}
@@ -191,8 +191,9 @@ func TestLeaseEndsBeforeItsClaim(t *testing.T) {
 // the same GPU with the same amounts.
 func TestAllocatedAgainAtTheSamePlace(t *testing.T) {
 	t.Parallel()
+	const half = "{share: 40%, gpu_memory: 30GiB}}\n"
 	n := newNode(t, virtual, strings.Replace(
-		spec, "{share: 80%, gpu_memory: 60GiB}}", "{share: 40%, gpu_memory: 30GiB}}\n      - {name: batch, timeslice: {share: 40%, gpu_memory: 30GiB}}", 1,
+		spec, "{share: 80%, gpu_memory: 60GiB}}\n", half+"      - {name: batch, timeslice: "+half, 1,
 	))
 	d := newDriver(t, n)
 	d.start(t, "")
