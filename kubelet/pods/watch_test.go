@@ -52,7 +52,7 @@ func TestClaimsOfAPodThatIsNotSeenYet(t *testing.T) {
 		name string
 		uid  types.UID
 		want []string
-	}{{"pod", "uid", []string{named, generated}}, {"pod", "another", nil}, {"over", "uid", nil}, {"none", "uid", nil}} {
+	}{{"pod", "uid", []string{generated, named}}, {"pod", "another", nil}, {"over", "uid", nil}, {"none", "uid", nil}} {
 		got, err := w.ClaimsOf(t.Context(), "team", c.name, c.uid)
 		if err != nil || !slices.Equal(got, c.want) {
 			t.Errorf("%s with uid %s uses %v: %v", c.name, c.uid, got, err)
