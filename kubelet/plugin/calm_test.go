@@ -3,6 +3,7 @@ package plugin
 import (
 	"context"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,8 +28,8 @@ func (f *flapping) Status(ctx context.Context) (*api.Status, error) {
 	return s, err
 }
 
-// A user of the node who starts short leases makes two writes to the API server: the GPU is withdrawn at the first one, and offered again
-// when none has had it for 10 s.
+// A user of the node who starts short leases makes two writes a minute to the API server: the GPU is withdrawn, and offered again within a
+// second, once a minute; else it is offered again when none has had it for 10 s.
 func TestShortLeasesMakeNoWrites(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := &flapping{dying: dying{watched: watched{event: make(chan struct{})}}}
@@ -61,13 +62,20 @@ func TestShortLeasesMakeNoWrites(t *testing.T) {
 		time.Sleep(time.Minute)
 		stop()
 		<-done
-		if len(writes) != 3 || writes[0].devices != 1 || writes[1].devices != 0 || writes[2].devices != 1 {
+		var devices []int
+		for _, w := range writes {
+			devices = append(devices, w.devices)
+		}
+		// One more is the first publication, and five minutes have begun six times.
+		if most := 1 + 2*6; len(writes) > most || !slices.Equal(devices[:3], []int{1, 0, 1}) || devices[len(devices)-1] != 1 {
 			t.Fatalf("it writes %d times: %v", len(writes), writes)
 		}
-		if after := writes[1].at.Sub(began); after > time.Second {
-			t.Errorf("it is withdrawn after %s", after)
+		for i, what := range map[int]string{1: "withdrawn", 2: "offered again"} {
+			if after := writes[i].at.Sub(began); after > 2*time.Second {
+				t.Errorf("it is %s after %s", what, after)
+			}
 		}
-		if after := writes[2].at.Sub(last); after < 9*time.Second || after > 14*time.Second {
+		if after := writes[len(writes)-1].at.Sub(last); after > 14*time.Second {
 			t.Errorf("it is offered again %s after the last lease", after)
 		}
 	})

@@ -8,7 +8,8 @@ import (
 	"github.com/gpushare/gpushare/kubelet/publish"
 )
 
-// The number of leases that claims may have falls at once with a local lease of the same grant, and rises when none was there for a while.
+// The number of leases that claims may have falls at once with a local lease of the same grant, and rises at once, or, if it has risen
+// within the minute before, when none was there for a while.
 func TestCountersFallAtOnce(t *testing.T) {
 	t.Parallel()
 	two := 2
@@ -21,12 +22,19 @@ func TestCountersFallAtOnce(t *testing.T) {
 		wait   time.Duration
 	}{
 		{0, 0, 2, 0},
-		{time.Second, 1, 1, 0},
-		{2 * time.Second, 0, 1, 9 * time.Second},
+		{1 * time.Second, 1, 1, 0},
+		{2 * time.Second, 0, 2, 0}, // The first time it rises at once.
+		{3 * time.Second, 1, 1, 0},
+		{4 * time.Second, 0, 1, 9 * time.Second},
 		{8 * time.Second, 1, 1, 0},
 		{17 * time.Second, 0, 1, time.Second},
 		{18 * time.Second, 0, 2, 0},
 		{19 * time.Second, 0, 2, 0},
+		{50 * time.Second, 1, 1, 0},
+		{51 * time.Second, 0, 1, 9 * time.Second}, // It has risen less than a minute before.
+		{60 * time.Second, 0, 2, 0},
+		{130 * time.Second, 1, 1, 0},
+		{131 * time.Second, 0, 2, 0},
 	} {
 		n := wholeGPUs(first, second, third)
 		n.Tenant.Grants[0].MaxLeases = &two
