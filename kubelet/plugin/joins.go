@@ -13,8 +13,12 @@ import (
 	"github.com/gpushare/gpushare/kubelet/pods"
 )
 
-// joinInterval is how often the cgroup of a pod is looked for that is not there yet.
-const joinInterval = 500 * time.Millisecond
+const (
+	// joinInterval is how often the cgroup of a pod is looked for that is not there yet.
+	joinInterval = 500 * time.Millisecond
+	// mostJoins is how many pods of a claim join in one pass. Then those of others are next: a claim with hundreds of pods takes seconds.
+	mostJoins = 16
+)
 
 // joins lets the pods of all claims join their leases.
 func (f *Follower) joins(ctx context.Context, now time.Time, leases []api.Lease, tries attempts) (wait time.Duration) {
@@ -24,37 +28,47 @@ func (f *Follower) joins(ctx context.Context, now time.Time, leases []api.Lease,
 		if !ok {
 			continue
 		}
-		read := f.once(namespace, name)
+		claim := f.once(namespace, name)
 		for _, p := range f.Pods.Of(namespace, name) {
-			wait = sooner(wait, f.join(ctx, now, l, &p, read, tries))
+			wait = sooner(wait, f.join(ctx, now, l, &p, claim, tries))
 		}
 	}
 	tries.forget()
 	return wait
 }
 
-// reader reads one claim.
-type reader func(ctx context.Context) (*resourceapi.ResourceClaim, error)
+// joining is the claim of a lease in one pass.
+type joining struct {
+	read func(ctx context.Context) (*resourceapi.ResourceClaim, error)
+	left int // how many pods may join yet
+}
 
 // once reads a claim when it is needed first, for all its pods: the client makes few requests a second, and pods of other claims wait.
-func (f *Follower) once(namespace, name string) reader {
+func (f *Follower) once(namespace, name string) *joining {
 	var c *resourceapi.ResourceClaim
 	var err error
 	read := false
-	return func(ctx context.Context) (*resourceapi.ResourceClaim, error) {
+	return &joining{left: mostJoins, read: func(ctx context.Context) (*resourceapi.ResourceClaim, error) {
 		if !read {
 			c, err = f.Claim(ctx, namespace, name)
 			read = true
 		}
 		return c, err
-	}
+	}}
 }
 
 // errNotReserved is of a pod that uses another claim of this name, or one that is not reserved for it yet.
 var errNotReserved = errors.New("the claim is not reserved for it")
 
 // join lets a pod join the lease of its claim, and returns after which time that has to be tried again; 0: after a change.
-func (f *Follower) join(ctx context.Context, now time.Time, l *api.Lease, p *pods.Pod, read reader, tries attempts) (wait time.Duration) {
+func (f *Follower) join(
+	ctx context.Context,
+	now time.Time,
+	l *api.Lease,
+	p *pods.Pod,
+	claim *joining,
+	tries attempts,
+) (wait time.Duration) {
 	namespace, name, uid, _ := claims.ClaimOf(l)
 	if p.Over {
 		return 0
@@ -70,8 +84,11 @@ func (f *Follower) join(ctx context.Context, now time.Time, l *api.Lease, p *pod
 		return 0
 	case try.after(now) > 0:
 		return try.after(now)
+	case claim.left == 0:
+		return time.Millisecond // at once, after those of the other claims
 	}
-	c, err := read(ctx)
+	claim.left--
+	c, err := claim.read(ctx)
 	if err == nil && !claims.ReservedFor(c, uid, p.UID) {
 		try.tried(now, errNotReserved)
 		return try.after(now)

@@ -107,3 +107,53 @@ func TestReportsKeepNoPodFromItsLease(t *testing.T) {
 		t.Errorf("for %d pods their claim was read %d times", many, n)
 	}
 }
+
+// A claim with many pods that start at once lets one pod of another claim go first after a few of its own.
+func TestManyPodsOfAClaimKeepNoOtherWaiting(t *testing.T) {
+	t.Parallel()
+	s := &podServer{pods: map[string]*corev1.Pod{}, watcher: make(chan metav1.WatchEvent, 500)}
+	server := httptest.NewServer(s)
+	t.Cleanup(func() { server.CloseClientConnections(); server.Close() })
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: 1000, Burst: 1000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const many = 3 * mostJoins
+	j := &joins{cgroups: map[types.UID]string{"uid-other": "/other"}, wrote: make(chan struct{}, 1)}
+	reserved := []resourceapi.ResourceClaimConsumerReference{{Resource: "pods", UID: "uid-other"}}
+	f := &Follower{
+		Leases: j, Cgroups: j, Pods: pods.New(client, "node1"), Log: slog.New(slog.DiscardHandler),
+		Claim: func(_ context.Context, _, name string) (*resourceapi.ResourceClaim, error) {
+			c := &resourceapi.ResourceClaim{ObjectMeta: metav1.ObjectMeta{UID: types.UID(name)}}
+			c.Status.ReservedFor = reserved
+			return c, nil
+		},
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	var loops sync.WaitGroup
+	loops.Go(func() { f.Pods.Run(ctx) })
+	defer loops.Wait()
+	defer stop()
+	for i := range many {
+		uid := types.UID(fmt.Sprint("uid-many", i))
+		j.cgroups[uid] = fmt.Sprint("/many", i)
+		reserved = append(reserved, resourceapi.ResourceClaimConsumerReference{Resource: "pods", UID: uid})
+		s.add(fmt.Sprint("many", i), "many", time.Now())
+	}
+	s.add("other", "other", time.Now())
+	await(t, "the pods are read", func() bool { return len(f.Pods.Of("team", "many"))+len(f.Pods.Of("team", "other")) == many+1 })
+	leases := []api.Lease{
+		{Command: []string{"team/many"}, Engine: &api.LeaseEngine{Key: "kubernetes:many:0", Kept: true}},
+		{Command: []string{"team/other"}, Engine: &api.LeaseEngine{Key: "kubernetes:other:0", Kept: true}},
+	}
+	tries, now := attempts{}, time.Now()
+	for pass := range 3 {
+		f.joins(ctx, now, leases, tries)
+		if n, want := len(j.list()), (pass+1)*mostJoins+1; n != want {
+			t.Errorf("after pass %d %d pods have joined, not %d", pass, n, want)
+		}
+		if !slices.Contains(j.list(), "kubernetes:other:0 /other") {
+			t.Errorf("after pass %d the pod of the other claim waits", pass)
+		}
+	}
+}
