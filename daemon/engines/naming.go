@@ -51,7 +51,9 @@ func (en *Engines) named(key, cg string) (end func(), err error) {
 	}
 	end = func() { en.naming.end(key) }
 	has := en.Table.LiveOnly(func(l *lease.Lease) bool {
-		return l.Engine != nil && l.Engine.Key != key && slices.ContainsFunc(l.Cgroups(), func(had string) bool { return overlap(had, cg) })
+		// One that is ending has no processes to give: a job that its engine starts again is not refused for the lease of its former run.
+		return l.Engine != nil && l.Engine.Key != key && l.State != lease.Ending &&
+			slices.ContainsFunc(l.Cgroups(), func(had string) bool { return overlap(had, cg) })
 	})
 	if len(has) > 0 {
 		end()

@@ -57,3 +57,23 @@ func TestACgroupIsNamedOnce(t *testing.T) {
 	}
 	named("slurm:2", "/jobs/job_1")()
 }
+
+// A job that its engine starts again has the cgroup of its former run, whose lease may be ending yet.
+func TestTheCgroupOfAnEndingLease(t *testing.T) {
+	t.Parallel()
+	en, l := newEngines(t, nil)
+	if _, _, err := en.Table.Start(t.Context(), l.ID, lease.Process{PID: 1000, Start: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := en.named("slurm:2", "/jobs/job_1"); err == nil {
+		t.Error("the cgroup of a lease that runs is named by another one")
+	}
+	if err := en.Table.Ending(l.ID, "its job was requeued"); err != nil {
+		t.Fatal(err)
+	}
+	end, err := en.named("slurm:2", "/jobs/job_1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	end()
+}
