@@ -139,7 +139,7 @@ func TestEveryCommandNamesTheUnit(t *testing.T) {
 	for _, args := range []string{
 		"status", "plan", "get", "doctor", "version", "history", "events", "audit", "usage", "metrics", "explain x", "lease list",
 		"lease show x", "lease stop x", "lease logs x", "gpu list", "gpu cordon 0", "gpu drain 0", "mps list", "mig list", "tenant list",
-		"condition list", "config reload", "operation list", "operation wait x", "maintenance", "maintenance on", "ready --timeout 1ms",
+		"condition list", "config reload", "operation list", "operation wait x", "maintenance", "maintenance on", "ready --timeout 1ms", "ready --timeout 1ns",
 		"apply -f -", "rollback 1", "top -b -n 1",
 	} {
 		t.Run(args, func(t *testing.T) {

@@ -19,6 +19,7 @@ import (
 const (
 	readyInterval = 250 * time.Millisecond
 	readyTimeout  = api.Duration(10 * time.Minute)
+	readyHint     = "'gpushare status' and 'gpushare doctor' say more"
 )
 
 func (a *app) readyCommand() *cobra.Command {
@@ -50,12 +51,14 @@ why a GPU is not ready.`,
 func (a *app) awaitReady(ctx context.Context, limit *api.Duration) error {
 	again := time.NewTicker(readyInterval)
 	defer again.Stop()
-	last := errors.New("the daemon was not asked")
+	last := error(&api.Error{Kind: api.KindUnavailable, Message: "gpushared did not answer", Hint: readyHint})
+	answered := false
 	for {
 		s, err := a.client.Status(ctx)
 		e, refused := errors.AsType[*api.Error](err)
 		switch {
 		case err == nil:
+			answered = true
 			waits, held := unreadyGPUs(s)
 			if len(held) > 0 {
 				return &exitError{
@@ -85,9 +88,10 @@ func (a *app) awaitReady(ctx context.Context, limit *api.Duration) error {
 			late := &api.Error{
 				Kind:    api.KindDegraded,
 				Message: fmt.Sprintf("the node is not ready after %s: %v", limit, last),
-				Hint:    "'gpushare status' and 'gpushare doctor' say more",
+				Hint:    readyHint,
 			}
-			if e, ok := errors.AsType[*api.Error](last); ok && client.Unreached(last) {
+			// A limit may be over before a connection is refused: the unit is asked all the same.
+			if e, ok := errors.AsType[*api.Error](last); ok && (client.Unreached(last) || !answered) {
 				why := installedUnit.explain(a.client.Socket, e)
 				late.Message, late.Hint = fmt.Sprintf("the node is not ready after %s: %s", limit, why.Message), why.Hint
 			}
