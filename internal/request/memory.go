@@ -16,7 +16,7 @@ const (
 	OwnBody       = 128 << 10           // bytes of each user that need no permission
 	maxBodies     = 4 << 20             // bytes of all users, besides OwnBody of each
 	maxBodyOfUser = MaxBody + MaxBody/4 // bytes
-	bodyPart      = 16 << 10            // bytes that are read at least before more memory is taken
+	bodyPart      = 4 << 10             // bytes that are read at least before more memory is taken: a user may have many requests at once
 )
 
 // BodyMemory counts the memory of bodies. The zero value works.
@@ -79,7 +79,7 @@ func ReadBody(from io.Reader, take func(n int) error) ([]byte, error) {
 	var b []byte
 	for {
 		if len(b) == cap(b) {
-			more := min(max(bodyPart, len(b)), MaxBody+1-len(b)) // One more, to see the end.
+			more := min(max(bodyPart, len(b)/2), MaxBody+1-len(b)) // One more, to see the end.
 			if err := take(more); err != nil {
 				return nil, err
 			}
