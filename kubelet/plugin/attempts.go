@@ -67,6 +67,22 @@ func (x *attempt) tried(now time.Time, err error) (log bool) {
 	return log
 }
 
+// due makes an attempt unless it has to wait, and returns after which time it is to be made again; 0: it has succeeded. log is called with
+// an error that is new.
+func (x *attempt) due(now time.Time, do func() error, log func(error)) (wait time.Duration) {
+	if after := x.after(now); after > 0 {
+		return after
+	}
+	err := do()
+	if err == nil {
+		return 0
+	}
+	if x.tried(now, err) {
+		log(err)
+	}
+	return x.after(now)
+}
+
 // refused reports whether an error stays until something else is changed.
 func refused(err error) bool {
 	e, ok := errors.AsType[*api.Error](err)

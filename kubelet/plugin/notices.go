@@ -64,31 +64,17 @@ func (f *Follower) noticeEnded(ctx context.Context, e *claims.Ended) {
 
 // sendNotices makes the events that are due, and returns after which time one has to be tried again; 0: none.
 func (f *Follower) sendNotices(ctx context.Context, now time.Time, tries attempts) (wait time.Duration) {
-	f.mu.Lock()
-	list := f.notices
-	f.notices = nil
-	f.mu.Unlock()
-	list = slices.DeleteFunc(list, func(n notice) bool {
+	keepUndone(f, &f.notices, func(n notice) bool {
 		if now.After(n.at.Add(endedRetention)) {
 			return true
 		}
-		try := tries.of("notice " + string(n.pod.UID) + " " + n.message)
-		if after := try.after(now); after > 0 {
-			wait = sooner(wait, after)
-			return false
-		}
-		err := f.Reporter.Event(ctx, &n.pod, n.reason, n.message, n.at)
-		if err == nil {
-			return true
-		}
-		if try.tried(now, err) {
-			f.Log.Warn("a pod has no event", "pod", n.pod.Namespace+"/"+n.pod.Name, "reason", n.reason, "error", err)
-		}
-		wait = sooner(wait, try.after(now))
-		return false
+		after := tries.of("notice "+string(n.pod.UID)+" "+n.message).due(
+			now, func() error { return f.Reporter.Event(ctx, &n.pod, n.reason, n.message, n.at) }, func(err error) {
+				f.Log.Warn("a pod has no event", "pod", n.pod.Namespace+"/"+n.pod.Name, "reason", n.reason, "error", err)
+			},
+		)
+		wait = sooner(wait, after)
+		return after == 0
 	})
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.notices = append(list, f.notices...)
 	return wait
 }

@@ -55,30 +55,18 @@ func (f *Follower) report(ctx context.Context, now time.Time, l *api.Lease, trie
 		if p.Created.After(*l.Engine.EndedAt) {
 			continue // It came later.
 		}
-		try := tries.of("report " + string(p.UID) + " " + message)
-		if after := try.after(now); after > 0 {
-			wait = sooner(wait, after)
-			continue
-		}
-		err := f.Reporter.Report(ctx, &p, message, *l.Engine.EndedAt)
-		if err == nil {
-			continue
-		}
-		if try.tried(now, err) {
-			f.Log.Warn("the status of a pod does not say why it was ended", "pod", namespace+"/"+p.Name, "error", err)
-		}
-		wait = sooner(wait, try.after(now))
+		wait = sooner(wait, tries.of("report "+string(p.UID)+" "+message).due(
+			now, func() error { return f.Reporter.Report(ctx, &p, message, *l.Engine.EndedAt) }, func(err error) {
+				f.Log.Warn("the status of a pod does not say why it was ended", "pod", namespace+"/"+p.Name, "error", err)
+			},
+		))
 	}
 	return wait
 }
 
 // reportEnded does that for leases that were released.
 func (f *Follower) reportEnded(ctx context.Context, now time.Time, tries attempts) (wait time.Duration) {
-	f.mu.Lock()
-	list := f.ended
-	f.ended = nil
-	f.mu.Unlock()
-	list = slices.DeleteFunc(list, func(e endedLease) bool {
+	keepUndone(f, &f.ended, func(e endedLease) bool {
 		if now.After(e.until) {
 			return true
 		}
@@ -86,8 +74,17 @@ func (f *Follower) reportEnded(ctx context.Context, now time.Time, tries attempt
 		wait = sooner(wait, after)
 		return after == 0
 	})
+	return wait
+}
+
+// keepUndone removes from a list of the follower what is done. It may grow meanwhile.
+func keepUndone[T any](f *Follower, list *[]T, done func(T) bool) {
+	f.mu.Lock()
+	todo := *list
+	*list = nil
+	f.mu.Unlock()
+	todo = slices.DeleteFunc(todo, done)
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.ended = append(list, f.ended...)
-	return wait
+	*list = append(todo, *list...)
 }
