@@ -219,8 +219,7 @@ func (d *Daemon) newObserver(h *host.Host) *observe.Observer {
 		HostRoot:     d.settings.HostRoot,
 		Now:          time.Now,
 		Ended: func(pid int) bool {
-			st, err := procfs.Read(pid)
-			return errors.Is(err, procfs.ErrNoProcess) || err == nil && st.Dead()
+			return procfs.Ended(procfs.Read(pid))
 		},
 		Expected: func() []gpu.UUID { return d.state.Desired().Expected() },
 		Recall: func(id gpu.UUID) (gpu.Identity, bool) {

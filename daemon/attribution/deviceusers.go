@@ -2,7 +2,6 @@ package attribution
 
 import (
 	"context"
-	"errors"
 	"os"
 	"slices"
 
@@ -19,7 +18,7 @@ import (
 func (attr *Attribution) deviceUser(want *state.Desired, daemons []*mps.State, pid int) planner.DeviceUser {
 	h, login := planner.DeviceUser{PID: pid}, false
 	st, err := procfs.Read(pid)
-	if errors.Is(err, procfs.ErrNoProcess) || err == nil && st.Dead() {
+	if procfs.Ended(st, err) {
 		h.Decision = planner.Ended
 		return h
 	}

@@ -207,7 +207,7 @@ func TestShareEnforced(t *testing.T) {
 	for _, permitted := range []bool{false, true} {
 		n := newWorld(t, b, 2).node()
 		n.Freezes = permitted
-		a := devicesOf(n)["gpu-shared-part"].Attributes["shareEnforced"]
+		a := devicesOf(n)["gpu-shared-part"].Attributes["freezePermitted"]
 		if a.BoolValue == nil || *a.BoolValue != permitted {
 			t.Errorf("permitted is %v, and the attribute %+v", permitted, a)
 		}

@@ -35,7 +35,7 @@ func (n *Node) shares(g *api.GPUStatus) []Offer {
 		}
 		o.device.Attributes["parentUUID"], o.device.Attributes["grant"] = text(g.UUID), text(spec.Name)
 		if g.Mode == api.ModeTimeslice {
-			o.device.Attributes["shareEnforced"] = resourceapi.DeviceAttribute{BoolValue: &n.Freezes}
+			o.device.Attributes["freezePermitted"] = resourceapi.DeviceAttribute{BoolValue: &n.Freezes}
 		}
 		several := true
 		o.device.AllowMultipleAllocations = &several

@@ -38,6 +38,9 @@ func (s Stat) Dead() bool {
 	return s.State == 'Z' && s.Threads <= 1 || s.State == 'X' || s.State == 'x'
 }
 
+// Ended reports whether what Read returned is of a process that has ended. Of a failure with another reason nothing is known.
+func Ended(s Stat, err error) bool { return errors.Is(err, ErrNoProcess) || err == nil && s.Dead() }
+
 // Read reads the process's state. ErrNoProcess when there is no such process.
 func Read(pid int) (Stat, error) {
 	buf := statBuffers.Get().(*[statSize]byte) //nolint:forcetypeassert // It has no others.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -92,16 +91,12 @@ func TestSecondClaimNextToASharedOne(t *testing.T) {
 	k, devices := d.register(t), d.names(t)
 	shared := d.claim(t, "shared", device(devices.whole(t, 2)))
 	d.server.addPod("pod-a", "shared")
-	if err := os.MkdirAll(d.cgroupOf("pod-a"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	d.makeCgroup(t, "pod-a")
 	d.reserve(shared, "pod-a") // Of the second pod not yet: it does not join.
 	k.prepared(t, shared)
 	second := d.claim(t, "second", part(devices.grant(t, "serve"), "1Gi", "1"))
 	d.server.addPod("pod-b", "shared", "second")
-	if err := os.MkdirAll(d.cgroupOf("pod-b"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	d.makeCgroup(t, "pod-b")
 	d.reserve(second, "pod-b")
 	if r, err := k.prepare(soon(t), second); err != nil || !strings.Contains(r.Error, "its pod has claim team/shared already") {
 		t.Errorf("the second claim is answered with %v: %v", r, err)
@@ -111,18 +106,14 @@ func TestSecondClaimNextToASharedOne(t *testing.T) {
 	}
 	d.reserve(second, "pod-c") // It uses nothing else.
 	d.server.addPod("pod-c", "second")
-	if err := os.MkdirAll(d.cgroupOf("pod-c"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	d.makeCgroup(t, "pod-c")
 	k.prepared(t, second)
 	// Both are prepared, so the kubelet asks nothing for a pod with both: gpushared gives it to one of the leases, and an event of the
 	// pod names the other.
 	d.reserve(shared, "pod-a", "pod-d")
 	d.reserve(second, "pod-c", "pod-d")
 	d.server.addPod("pod-d", "shared", "second")
-	if err := os.MkdirAll(d.cgroupOf("pod-d"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	d.makeCgroup(t, "pod-d")
 	d.server.awaitEvent(t, "pod-d", pods.ReasonNotJoined, "has it, and a process is in one lease")
 	had := 0
 	for _, l := range leases(t, n) {
@@ -236,9 +227,7 @@ func TestClaimOfManyPods(t *testing.T) {
 	all := make([]string, resourceapi.ResourceClaimReservedForMaxSize)
 	for i := range all {
 		all[i] = fmt.Sprintf("many-%d", i)
-		if err := os.MkdirAll(d.cgroupOf(all[i]), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		d.makeCgroup(t, all[i])
 	}
 	all[0] = "pod-many"
 	d.reserve(claim, all...)

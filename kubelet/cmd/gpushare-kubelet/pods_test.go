@@ -9,7 +9,6 @@ import (
 	"time"
 
 	resourceapi "k8s.io/api/resource/v1"
-	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/harness"
@@ -22,6 +21,14 @@ func podCgroup(pod string) string {
 
 func (d *driver) cgroupOf(pod string) string { return filepath.Join(d.cgroups, podCgroup(pod)) }
 
+// makeCgroup does what the kubelet does before it prepares claims of a pod.
+func (d *driver) makeCgroup(t *testing.T, pod string) {
+	t.Helper()
+	if err := os.MkdirAll(d.cgroupOf(pod), 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // The lease of a claim has the cgroups of all its pods: of those that are reserved when it is prepared, and of those that come later, for
 // which the kubelet asks nothing. It is kept without any of them.
 func TestClaimOfSeveralPods(t *testing.T) {
@@ -31,22 +38,8 @@ func TestClaimOfSeveralPods(t *testing.T) {
 	d.start(t, "")
 	k := d.register(t)
 	claim := d.claim(t, "shared", device(gpu2))
-	reserve := func(pods ...string) {
-		claim := claim.DeepCopy()
-		claim.Status.ReservedFor = nil
-		for _, pod := range pods {
-			claim.Status.ReservedFor = append(
-				claim.Status.ReservedFor, resourceapi.ResourceClaimConsumerReference{Resource: "pods", Name: pod, UID: types.UID(pod)},
-			)
-		}
-		d.server.add(claim)
-	}
-	create := func(pod string) {
-		t.Helper()
-		if err := os.MkdirAll(d.cgroupOf(pod), 0o755); err != nil {
-			t.Fatal(err)
-		}
-	}
+	reserve := func(pods ...string) { d.reserve(claim, pods...) }
+	create := func(pod string) { t.Helper(); d.makeCgroup(t, pod) }
 	one := func(when string) api.Lease {
 		t.Helper()
 		l := leases(t, n)
