@@ -3,6 +3,7 @@
 package vm
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,7 @@ func runBoots(t *testing.T, sys machine.System) {
 		machine.Part{Target: "nodes", Source: "../../testdata/nodes"},
 	)}
 	ran := map[State]int{}
+	var failed []string
 	var elapsed time.Duration
 	// In a sample the two systems share the phases that no other one builds upon.
 	today, other := chosen(boots(), map[string]int{machine.Debian12.Name: 0, machine.Debian13.Name: 1}[sys.Name])
@@ -65,6 +67,9 @@ func runBoots(t *testing.T, sys machine.System) {
 			elapsed += time.Since(began)
 			for _, o := range rep.Outcomes {
 				ran[o.State]++
+				if o.State == Failed {
+					failed = append(failed, fmt.Sprintf("\n%s boot, %s: %s", b.name, o.Name, o.Why))
+				}
 			}
 			publish(t, rep)
 			// Seen with a frozen lease: 4 to 7 s on an idle machine. The default stop timeout of a scope would make it 90 s.
@@ -75,6 +80,7 @@ func runBoots(t *testing.T, sys machine.System) {
 			}
 		})
 	}
-	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s", sys.Name,
-		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], elapsed.Round(time.Second))
+	// The reasons are among the last lines as well: the first failure of a phase is most often that of those after it.
+	t.Logf("%s: %d checks passed, %d failed, %d unfinished, %d skipped, in %s%s", sys.Name,
+		ran[Passed], ran[Failed], ran[Unfinished], ran[Skipped], elapsed.Round(time.Second), strings.Join(failed, ""))
 }
