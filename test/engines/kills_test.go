@@ -36,31 +36,64 @@ func (l *lab) claimsOutliveKills(t *testing.T) {
 // mostInstants is more than one Prepare or Unprepare passes.
 const mostInstants = 40
 
-// The plug-in is killed at each instant of Prepare and of Unprepare, which are its requests and what it does to files: the pod runs with one
-// lease, and nothing is left of it. Instants are counted: the last one is when neither call passes as many.
-func (l *lab) pluginDiesAtEachInstant(t *testing.T) {
-	met := true
-	for n := 1; met; n++ {
-		if n > mostInstants {
-			t.Fatalf("a call passes more than %d instants", mostInstants)
+// atEachInstant does a round for the first instant of Prepare and of Unprepare, the second, and so on: the instants are the requests of the
+// plug-in, and what it does to files. The last round is that in which neither call passes as many; a round says where it was in both.
+func (l *lab) atEachInstant(t *testing.T, round func(n int, name, template string) (first, last string)) {
+	for n := 1; n <= mostInstants; n++ {
+		first, last := round(n, "instant-"+strconv.Itoa(n), []string{"mig-1g", "part-30g"}[n%2])
+		if first == "" && last == "" {
+			if n == 1 {
+				t.Error("the plug-in passes no instant")
+			}
+			l.node.do(t, time.Minute, "no_fault")
+			return
 		}
-		name, template := "instant-"+strconv.Itoa(n), []string{"mig-1g", "part-30g"}[n%2]
-		dies := fmt.Sprintf("dies_at 'kubelet.*' %d", n)
+	}
+	t.Fatalf("a call passes more than %d instants", mostInstants)
+}
+
+// The plug-in is killed at each instant of Prepare and of Unprepare: the pod runs with one lease, and nothing is left of it.
+func (l *lab) pluginDiesAtEachInstant(t *testing.T) {
+	l.atEachInstant(t, func(n int, name, template string) (first, last string) {
+		dies := fmt.Sprintf("fault_at kill 'kubelet.*' %d", n)
 		l.node.do(t, time.Minute, dies)
 		l.claimantThat(t, name, "Always", template)
 		uid := l.wants(t, name, running).Metadata.UID
 		l.node.do(t, time.Minute, "until_true 30 one_lease_of "+uid)
-		first := l.node.do(t, time.Minute, "died_at")
+		first = l.node.do(t, time.Minute, "instant")
 		l.node.do(t, time.Minute, dies)
 		l.remove(t, name)
-		last := l.node.do(t, time.Minute, "died_at")
+		last = l.node.do(t, time.Minute, "instant")
 		l.nothingLeft(t)
 		t.Logf("%s with %s: killed at %q of Prepare and %q of Unprepare", name, template, first, last)
-		if met = first != "" || last != ""; n == 1 && !met {
-			t.Error("the plug-in passes no instant")
-		}
+		return first, last
+	})
+}
+
+// Each other part is killed while the plug-in is at an instant of Prepare and of Unprepare, and runs again before the plug-in goes on: the
+// pod runs with one lease, and nothing is left of it. ENGINES_PARTS is how many parts are killed at each instant: by default one, in turns.
+func (l *lab) othersDieAtEachInstant(t *testing.T) {
+	others := parts[1:]
+	in := func(n int) string { return others[n%len(others)] }
+	for skip := range int(setting(t, "ENGINES_PARTS", 1)) {
+		l.atEachInstant(t, func(n int, name, template string) (first, last string) {
+			begins, ends := in(n+skip), in(n+skip+1)
+			stops := fmt.Sprintf("fault_at stop 'kubelet.*' %d", n)
+			l.node.do(t, time.Minute, stops)
+			l.claimantThat(t, name, "Always", template)
+			uid := l.wants(t, name, func(p *pod) bool { return p != nil }).Metadata.UID
+			first = l.node.do(t, 5*time.Minute, "killed_at_instant "+begins+" shows "+name)
+			l.wants(t, name, running)
+			l.node.do(t, time.Minute, "until_true 30 one_lease_of "+uid)
+			l.node.do(t, time.Minute, stops)
+			l.delete(t, name)
+			last = l.node.do(t, 5*time.Minute, "killed_at_instant "+ends+" nothing_left")
+			l.wants(t, name, func(p *pod) bool { return p == nil })
+			l.nothingLeft(t)
+			t.Logf("%s with %s: %s killed at %q of Prepare, %s at %q of Unprepare", name, template, begins, first, ends, last)
+			return first, last
+		})
 	}
-	l.node.do(t, time.Minute, "dies_no_more")
 }
 
 // setting is a number of the environment.

@@ -185,6 +185,7 @@ func TestKubernetes(t *testing.T) {
 	t.Run("admission", l.policyOfTheDaemonSet)
 	t.Run("three-ways", l.threeWaysToOneGPU)
 	t.Run("instants", l.pluginDiesAtEachInstant)
+	t.Run("others-at-instants", l.othersDieAtEachInstant)
 	t.Run("drawn-kills", l.partsDieAtDrawnTimes)
 	t.Run("reboot", l.nodeReboots)
 }

@@ -82,19 +82,35 @@ start_plugin() {
 plugin_settings() { # plugin_settings [LINE...]
 	printf '%s\n' KUBECONFIG=/etc/kubernetes/kubelet.kubeconfig OPTIONS=--node=lab "$@" >/etc/default/gpushare-kubelet
 }
-# dies_at PATTERN N makes the plug-in kill itself at the Nth instant with such a name, once.
-stamp=/var/lib/kubelet/plugins/died
-dies_at() {
+# fault_at ACTION PATTERN N makes the plug-in kill or stop itself at the Nth instant with such a name, once.
+stamp=/var/lib/kubelet/plugins/instant
+fault_at() {
 	rm -f $stamp
-	plugin_settings "GPUSHARE_FAULT=$1:kill@$2" GPUSHARE_FAULT_STAMP=$stamp
+	plugin_settings "GPUSHARE_FAULT=$2:$1@$3" GPUSHARE_FAULT_STAMP=$stamp
 	systemctl restart gpushare-kubelet.service
 }
-died_at() { cat $stamp 2>/dev/null || true; } # died_at prints where it did
-dies_no_more() {
+instant() { cat $stamp 2>/dev/null || true; } # instant prints where it did
+no_fault() {
 	rm -f $stamp
 	plugin_settings
 	systemctl restart gpushare-kubelet.service
 }
+# killed_at_instant UNIT COMMAND... kills a unit where the plug-in has stopped itself, lets it go on when the unit runs again, and prints
+# where it was. The command is true when the plug-in has passed no such instant.
+killed_at_instant() {
+	local unit=$1 plugin
+	shift
+	plugin=$(property gpushare-kubelet.service MainPID)
+	until_true 120 stopped_or "$plugin" "$@"
+	if ! stopped "$plugin"; then return 0; fi
+	killed "$unit.service"
+	until_true 120 answers
+	kill -CONT "$plugin"
+	instant
+}
+stopped() { grep -q '^State:.T' "/proc/$1/status"; }
+stopped_or() { stopped "$1" || "${@:2}"; }
+
 # leases prints those of claims, one a line: claim, state, grant, limit of GPU memory, cgroups of its pods. What is used is sampled, and changes.
 leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory.limit // "-") \(.engine.cgroups // [] | join(","))"' | sort; }
 leases_of() { leases | grep -c "pod${1//-/_}[.]slice" || true; } # leases_of POD_UID
