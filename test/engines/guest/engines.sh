@@ -109,7 +109,7 @@ killed_at_instant() {
 	instant
 }
 stopped() { grep -q '^State:.T' "/proc/$1/status"; }
-stopped_or() { stopped "$1" || "${@:2}"; }
+stopped_or() { stopped "$1" || "${@:2}" 2>/dev/null; }
 
 # leases prints those of claims, one a line: claim, state, grant, limit of GPU memory, cgroups of its pods. What is used is sampled, and changes.
 leases() { field '.leases[] | select(.engine != null) | "\(.command | join(" ")) \(.state) \(.grant) \(.gpu_memory.limit // "-") \(.engine.cgroups // [] | join(","))"' | sort; }
