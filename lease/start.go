@@ -34,7 +34,7 @@ func (t *Table) Start(ctx context.Context, id string, p Process) (Lease, Isolati
 	return t.start(ctx, id, p, t.abandon)
 }
 
-// Bind is Start for a keyed lease whose place was reported before. If it fails a lease that is kept waits for its processes as before.
+// Bind is Start for a keyed lease whose place was reported before. If it fails the lease waits for its processes as before.
 func (t *Table) Bind(ctx context.Context, id string, p Process) (Lease, IsolationResult, error) {
 	return t.start(ctx, id, p, t.waitAgain)
 }
@@ -137,15 +137,12 @@ func (t *Table) abandon(ctx context.Context, e *entry, cause error) error {
 	return errors.Join(cause, t.finish(ctx, e, "it could not be started"))
 }
 
-// waitAgain takes a start that failed back: a lease that is kept waits for its processes. Another one is abandoned, and one that was
-// ended meanwhile. The entry is busy.
+// waitAgain takes a start that failed back: a keyed lease waits for its processes. One that was ended meanwhile is abandoned. The entry is
+// busy.
 func (t *Table) waitAgain(ctx context.Context, e *entry, cause error) error {
 	t.mu.Lock()
-	kept, l := e.Kept(), t.copyLocked(&e.Lease)
+	l := t.copyLocked(&e.Lease)
 	t.mu.Unlock()
-	if !kept {
-		return t.abandon(ctx, e, cause)
-	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeIsolationTimeout)
 	defer cancel()
 	if err := t.cfg.Isolation.RemoveIsolation(ctx, l); err != nil {

@@ -90,7 +90,11 @@ func (en *Engines) awaitOnce(ctx context.Context, id string, failed *failure) (a
 		if l.Cgroup != "" && en.bind(ctx, &l, failed) {
 			return ctx.Err() == nil
 		}
-		en.drop(ctx, &l, "it had no process until "+l.Engine.BindBy.Local().Format(time.DateTime))
+		reason := "it had no process until " + l.Engine.BindBy.Local().Format(time.DateTime)
+		if failed.text != "" {
+			reason = failed.reason
+		}
+		en.drop(ctx, &l, reason)
 		return false
 	}
 	there := en.populated(changed, &l, left)
@@ -123,8 +127,8 @@ func (en *Engines) populated(ctx context.Context, l *lease.Lease, limit time.Dur
 	return false
 }
 
-// bind starts a lease whose cgroup is there. It is false if there was no process to bind, and if a lease that is kept could not be bound:
-// it is tried again.
+// bind starts a lease whose cgroup is there. It is false if there was no process to bind, and if it could not be bound: it is tried again,
+// until its time is over. Where the cgroup may not be bound at all only a lease that is kept is: an administrator ends it.
 func (en *Engines) bind(ctx context.Context, l *lease.Lease, failed *failure) bool {
 	unlock, err := en.keys.lock(ctx, l.Engine.Key)
 	if err != nil {
@@ -150,12 +154,18 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease, failed *failure) bo
 	if failed.note(err) {
 		en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
 	}
-	if now.Kept() {
-		en.reportFailure(&now, failed)
-		return false // It ends when it is released.
+	if !now.Kept() && refused(err) {
+		en.drop(ctx, &now, failed.reason)
+		return true
 	}
-	en.drop(ctx, &now, "its cgroup could not be bound: "+reasonOf(err))
-	return true
+	en.reportFailure(&now, failed)
+	return false
+}
+
+// refused reports whether a cgroup may not be bound, whenever it is tried.
+func refused(err error) bool {
+	e, ok := errors.AsType[*api.Error](err)
+	return ok && (e.Kind == api.KindDenied || e.Kind == api.KindInvalid)
 }
 
 // firstProcess is a process of a lease that waits for one; nil: its cgroups have none. A cgroup of another user is taken from a lease that

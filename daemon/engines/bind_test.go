@@ -237,6 +237,62 @@ func TestAKeptLeaseIsBoundAgain(t *testing.T) {
 	}
 }
 
+// A lease that ends with its processes and cannot be bound is tried again too, until its time is over: then it ends with the last reason. A
+// refusal ends it at once.
+func TestALeaseOfAJobIsBoundAgain(t *testing.T) {
+	t.Parallel()
+	ready := func() (*Engines, string, *fakeLives, *flaky) {
+		in, lives := &flaky{}, &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}}
+		en, _ := keptEngines(t, lease.Config{Isolation: in}, lives)
+		k, err := en.Table.Submit(lease.Request{
+			Tenant: "red",
+			Admin:  true,
+			Origin: lease.OriginAttached,
+			Engine: &lease.Engine{Key: "slurm:1", BindBy: time.Now().Add(time.Hour)},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !en.Table.NameCgroup(k.ID(), "/jobs/job_1") {
+			t.Fatal("it has no cgroup")
+		}
+		return en, k.ID(), lives, in
+	}
+	en, id, _, in := ready()
+	in.fail = []error{cgroup.ErrNotFound, context.DeadlineExceeded}
+	for i, bound := range []bool{false, false, true} {
+		l, _ := en.Table.Get(id)
+		if en.bind(t.Context(), &l, new(failure)) != bound {
+			t.Errorf("time %d: it is bound: %v", i, !bound)
+		}
+		if now, ok := en.Table.Get(id); !ok || now.AwaitsCgroup() == bound || len(en.Conditions.List()) == 0 != bound {
+			t.Errorf("time %d: it is %+v, %v", i, now, en.Conditions.List())
+		}
+	}
+	for _, c := range []struct {
+		err  error
+		over time.Duration // its time, since then
+		says string
+	}{
+		{&api.Error{Kind: api.KindDenied, Message: "it belongs to blue"}, 0, "it belongs to blue"},
+		{errors.New("the driver does not answer"), 2 * time.Hour, "could not be bound: the driver does not answer"},
+	} {
+		en, id, lives, _ := ready()
+		en.Now = func() time.Time { return time.Now().Add(c.over) }
+		lives.fail = func(string) error { return c.err }
+		en.waiters.add(id)
+		failed := new(failure)
+		if l, _ := en.Table.Get(id); c.over == 0 {
+			en.bind(t.Context(), &l, failed)
+		} else if en.awaitOnce(t.Context(), id, failed) {
+			t.Errorf("%v: it waits on", c.err)
+		}
+		if k, ended := en.Table.KeyEnded("slurm:1"); !ended || !strings.Contains(k.Reason, c.says) {
+			t.Errorf("%v: it has ended: %v, %q", c.err, ended, k.Reason)
+		}
+	}
+}
+
 // A kept lease that cannot be bound for good is tried each second at first, and then at least each minute. A condition says why, until it
 // is bound.
 func TestALeaseThatCannotBeBound(t *testing.T) {

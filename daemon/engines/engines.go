@@ -67,7 +67,7 @@ func (en *Engines) Run(ctx context.Context) {
 // startTimeout limits the start of a lease whose cgroup is there.
 const startTimeout = 30 * time.Second
 
-// start binds a lease to its processes. again: it was reported before; one that is kept waits again if it cannot be bound.
+// start binds a lease to its processes. again: it was reported before, and waits again if it cannot be bound.
 func (en *Engines) start(ctx context.Context, id string, p cgroup.Process, again bool) (lease.Lease, lease.IsolationResult, error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), startTimeout)
 	defer cancel()

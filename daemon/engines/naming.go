@@ -1,6 +1,8 @@
 package engines
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -42,12 +44,12 @@ func (n *naming) end(key string) {
 func overlap(a, b string) bool { return cgroup.Below(a, b) || cgroup.Below(b, a) }
 
 // named gives the processes of a cgroup to the lease of a key until end is called, when the lease has the cgroup or the request has
-// failed. A cgroup that another keyed lease names is refused, also while neither has a process: a process is in one lease, and the amounts
-// of the other one would be enforced on nothing.
-func (en *Engines) named(key, cg string) (end func(), err error) {
+// failed. A cgroup that another keyed lease names is refused, also while neither has a process if that one is kept: a process is in one
+// lease, and the amounts of the other one would be enforced on nothing. former are the leases that have named it and have no processes.
+func (en *Engines) named(key, cg string) (end func(), former []lease.Lease, err error) {
 	other := en.naming.begin(key, cg)
 	if other != "" {
-		return nil, namedTwice(key, cg, "another request, with key "+other+", names it", other)
+		return nil, nil, namedTwice(key, cg, "another request, with key "+other+", names it", other)
 	}
 	end = func() { en.naming.end(key) }
 	has := en.Table.LiveOnly(func(l *lease.Lease) bool {
@@ -55,17 +57,40 @@ func (en *Engines) named(key, cg string) (end func(), err error) {
 		return l.Engine != nil && l.Engine.Key != key && l.State != lease.Ending &&
 			slices.ContainsFunc(l.Cgroups(), func(had string) bool { return overlap(had, cg) })
 	})
-	if len(has) > 0 {
-		end()
-		l := &has[0]
-		return nil, namedTwice(
-			key,
-			cg,
-			fmt.Sprintf("lease %s (%s) has it, and a process is in one lease", l.ID, l.Engine.Key),
-			l.Engine.Key,
-		)
+	for i := range has {
+		if l := &has[i]; !en.left(l) {
+			end()
+			return nil, nil, namedTwice(
+				key,
+				cg,
+				fmt.Sprintf("lease %s (%s) has it, and a process is in one lease", l.ID, l.Engine.Key),
+				l.Engine.Key,
+			)
+		}
 	}
-	return end, nil
+	return end, has, nil
+}
+
+// left reports whether a lease that ends with its processes has none: it is of a former run of the job, and its end was not reported, as
+// while no daemon ran. The next run is not without a lease for that.
+func (en *Engines) left(l *lease.Lease) bool {
+	if l.Kept() {
+		return false
+	}
+	h, err := en.Hierarchy()
+	if err != nil {
+		return false
+	}
+	there, err := h.Populated(l.Cgroup)
+	return !there && (err == nil || errors.Is(err, cgroup.ErrNotFound))
+}
+
+// dropFormer ends leases that wait for processes in a cgroup that is another lease's now: they would be bound to those of that one. A lease
+// that had processes ends without them by itself.
+func (en *Engines) dropFormer(ctx context.Context, former []lease.Lease, key string) {
+	for i := range former {
+		en.drop(ctx, &former[i], "its cgroup was named for "+key)
+	}
 }
 
 func namedTwice(key, cg, why, other string) error {

@@ -2,10 +2,13 @@ package engines
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -14,9 +17,10 @@ import (
 func TestACgroupIsNamedOnce(t *testing.T) {
 	t.Parallel()
 	en, l := newEngines(t, nil)
+	populated(t, en, "/jobs/job_1", "1")
 	refused := func(key, cg, says string) {
 		t.Helper()
-		end, err := en.named(key, cg)
+		end, _, err := en.named(key, cg)
 		e, ok := errors.AsType[*api.Error](err)
 		if !ok || e.Kind != api.KindConflict || !strings.Contains(e.Message, says) {
 			t.Errorf("%s names %s: %v", key, cg, err)
@@ -27,7 +31,7 @@ func TestACgroupIsNamedOnce(t *testing.T) {
 	}
 	named := func(key, cg string) (end func()) {
 		t.Helper()
-		end, err := en.named(key, cg)
+		end, _, err := en.named(key, cg)
 		if err != nil {
 			t.Fatalf("%s names %s: %v", key, cg, err)
 		}
@@ -62,18 +66,70 @@ func TestACgroupIsNamedOnce(t *testing.T) {
 func TestTheCgroupOfAnEndingLease(t *testing.T) {
 	t.Parallel()
 	en, l := newEngines(t, nil)
+	populated(t, en, "/jobs/job_1", "1")
 	if _, _, err := en.Table.Start(t.Context(), l.ID, lease.Process{PID: 1000, Start: 1}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := en.named("slurm:2", "/jobs/job_1"); err == nil {
+	if _, _, err := en.named("slurm:2", "/jobs/job_1"); err == nil {
 		t.Error("the cgroup of a lease that runs is named by another one")
 	}
 	if err := en.Table.Ending(l.ID, "its job was requeued"); err != nil {
 		t.Fatal(err)
 	}
-	end, err := en.named("slurm:2", "/jobs/job_1")
+	end, _, err := en.named("slurm:2", "/jobs/job_1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	end()
+}
+
+// populated gives the engines a hierarchy with one cgroup. is what the kernel says of it: 1 if it has processes.
+func populated(t *testing.T, en *Engines, cg, is string) {
+	t.Helper()
+	h := cgroup.Hierarchy{Mount: t.TempDir()}
+	if err := os.MkdirAll(h.Dir(cg), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(h.Dir(cg), "cgroup.events"), []byte("populated "+is+"\nfrozen 0\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	en.Hierarchy = func() (cgroup.Hierarchy, error) { return h, nil }
+}
+
+// A lease that ends with its processes and has none is in the way of no later run of its job: its end was not reported, or nothing of it
+// has begun. One that is kept waits for its processes.
+func TestTheCgroupOfALeaseWithoutProcesses(t *testing.T) {
+	t.Parallel()
+	for name, there := range map[string]struct{ cg, is string }{
+		"it has none":        {"/jobs/job_1", "0"},
+		"there is no cgroup": {"/jobs/job_2", "1"},
+		"it has processes":   {"/jobs/job_1", "1"},
+	} {
+		en, _ := newEngines(t, nil)
+		populated(t, en, there.cg, there.is)
+		end, _, err := en.named("slurm:2", "/jobs/job_1")
+		if way := there.cg == "/jobs/job_1" && there.is == "1"; (err != nil) != way {
+			t.Errorf("%s: %v", name, err)
+		}
+		if end != nil {
+			end()
+		}
+	}
+	// Nothing is known of its processes.
+	en, _ := newEngines(t, nil)
+	en.Hierarchy = func() (cgroup.Hierarchy, error) { return cgroup.Hierarchy{}, errors.ErrUnsupported }
+	if _, _, err := en.named("slurm:2", "/jobs/job_1"); err == nil {
+		t.Error("without a hierarchy the cgroup of a lease is named by another one")
+	}
+	kept, err := en.Table.Submit(lease.Request{
+		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "kubernetes:1", Kept: true},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	en.Table.NameCgroup(kept.ID(), "/pods/pod_1")
+	populated(t, en, "/pods/pod_1", "0")
+	if _, _, err := en.named("kubernetes:2", "/pods/pod_1"); err == nil {
+		t.Error("the cgroup of a kept lease is named by another one")
+	}
 }

@@ -25,15 +25,16 @@ const conditionNotBound = "lease-not-bound"
 
 // failure is why a lease could not be bound the last time.
 type failure struct {
-	text  string
-	times int           // it could not be bound
-	pause time.Duration // until it is tried again
+	text   string
+	reason string        // of the end of the lease, if it is not bound until its time is over
+	times  int           // it could not be bound
+	pause  time.Duration // until it is tried again
 }
 
 // note records a failure. It is true if the reason is another than the last time: only then it is logged.
 func (f *failure) note(err error) (another bool) {
 	another = f.text != err.Error()
-	f.text = err.Error()
+	f.text, f.reason = err.Error(), "its cgroup could not be bound: "+reasonOf(err)
 	f.times++
 	f.pause = rebindInterval
 	for i := quickRebinds; i < f.times && f.pause < longestRebind; i++ {

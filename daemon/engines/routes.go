@@ -39,19 +39,23 @@ func (en *Engines) PostLease(c *server.Call) error {
 	if err != nil {
 		return err
 	}
+	var former []lease.Lease
 	if cg != "" && !(again && slices.Contains(l.Cgroups(), cg)) {
-		end, err := en.named(q.Key, cg)
-		if err != nil {
+		var end func()
+		if end, former, err = en.named(q.Key, cg); err != nil {
 			return err
 		}
 		defer end()
 	}
 	if !again {
-		if l, err = en.register(c, q, &terms); err != nil {
+		if l, err = en.register(c, q, &terms, former); err != nil {
 			return err
 		}
-	} else if err := en.sameAs(&l, q, &terms); err != nil {
-		return err
+	} else {
+		if err := en.sameAs(&l, q, &terms); err != nil {
+			return err
+		}
+		en.dropFormer(c.Ctx(), former, q.Key)
 	}
 	return en.answer(c, l, again, cg, p)
 }
@@ -76,8 +80,8 @@ func (en *Engines) cgroupOf(c *server.Call, q *api.EngineRequest, l *lease.Lease
 	return "", nil, nil
 }
 
-// register gives a key its lease.
-func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms) (lease.Lease, error) {
+// register gives a key its lease, and the place of those that had its cgroup before.
+func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms, former []lease.Lease) (lease.Lease, error) {
 	if k, ended := en.Table.KeyEnded(q.Key); ended {
 		return lease.Lease{}, &api.Error{
 			Kind: api.KindConflict,
@@ -91,6 +95,7 @@ func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.E
 	if err != nil {
 		return lease.Lease{}, err
 	}
+	en.dropFormer(c.Ctx(), former, q.Key)
 	ticket, err := en.Table.Submit(r)
 	if err != nil {
 		return lease.Lease{}, withoutWait(err, &r)

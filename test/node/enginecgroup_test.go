@@ -64,6 +64,35 @@ func TestParentOfACgroupIsRemoved(t *testing.T) {
 	}
 }
 
+// A job runs again before the end of its former run was reported, of which no process was seen: the second run has the cgroup and the place
+// of the first.
+func TestCgroupOfAFormerRun(t *testing.T) {
+	t.Parallel()
+	path, dir := newCgroup(t)
+	n := start(t, quick)
+	apply(t, n, engineSpec)
+	request := func(run string) api.Lease {
+		return *keyed(t, n, "--key", "slurm:lab:1:"+run, "--grant", "whole", "--cgroup", path+"/job_1").Lease
+	}
+	former, now := request("0"), request("1")
+	if l := byKey(t, n, "slurm:lab:1:0"); l.ID != former.ID || l.State != api.LeaseEnded || !strings.Contains(l.Reason, "slurm:lab:1:1") {
+		t.Errorf("the lease of the former run is %s: %s", l.State, l.Reason)
+	}
+	job := startOutside(t, n, 0, "sleep", "60")
+	enter(t, belowCgroup(t, dir, "job_1"), job.pid())
+	awaitStatus(t, n, "the lease is not bound", func(s *api.Status) bool {
+		return len(s.Leases) == 1 && s.Leases[0].ID == now.ID && s.Leases[0].State == api.LeaseRunning
+	})
+	// The job has processes: it has the only lease.
+	r := n.CLI(soon(t), "lease", "attach", "-t", "red", "--key", "slurm:lab:1:2", "--grant", "part", "--cgroup", path+"/job_1")
+	if r.Code != api.ExitConflict || !strings.Contains(r.Err, now.ID) {
+		t.Errorf("a third run of it gets a lease: %d, %s%s", r.Code, r.Out, r.Err)
+	}
+	if err := job.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // A user who may create cgroups where an engine waits for one gets no lease of it: the cgroup is of root, of the engine, or of the user whom
 // the lease is for.
 func TestCgroupOfAnotherUser(t *testing.T) {
