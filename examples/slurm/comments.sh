@@ -6,11 +6,12 @@
 set -u
 PATH=$PATH:/usr/local/bin:/opt/slurm/bin
 cluster=${1:?usage: comments.sh CLUSTER}
+limit=${GPUSHARE_PROLOG_SECONDS:-5} # for each command
 
 comment() { # comment LEASE MESSAGE
-	job=$(timeout 2 gpushare lease show "$1" 2>/dev/null | sed -n "s/^key  *slurm:$cluster:\([0-9][0-9]*\):.*/\1/p")
+	job=$(timeout "$limit" gpushare lease show "$1" 2>/dev/null | sed -n "s/^key  *slurm:$cluster:\([0-9][0-9]*\):.*/\1/p")
 	[ -n "$job" ] || return 0
-	timeout 5 scontrol update jobid="$job" admincomment="gpushare: $2" || echo "job $job has no AdminComment: $2" >&2
+	timeout "$limit" scontrol update jobid="$job" admincomment="gpushare: $2" || echo "job $job has no AdminComment: $2" >&2
 }
 
 gpushare events --json |

@@ -9,7 +9,7 @@ trap '' TERM HUP INT QUIT USR1 USR2
 PATH=${PATH:-/usr/sbin:/usr/bin:/sbin:/bin}:/usr/local/bin:/opt/slurm/bin # Slurm gives an Epilog none.
 export PATH
 command -v gpushare >/dev/null || exit 0 # All nodes of a cluster have this script, also those without GPUs.
-key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${SLURM_JOB_RESTART_COUNT:-0}
+note=${GPUSHARE_SLURM_NOTES:-/run/gpushare-slurm}/job_$SLURM_JOB_ID # what the Prolog left
 limit=${GPUSHARE_PROLOG_SECONDS:-2} # for each command
 say() { timeout -s KILL "$limit" logger -t gpushare-epilog "job $SLURM_JOB_ID: $*" 2>/dev/null || echo "gpushare epilog: $*" >&2; }
 
@@ -29,8 +29,11 @@ report() {
 # An answer is lost if gpushared ends meanwhile, so each request is made again.
 lease() { timeout -s KILL "$limit" gpushare lease "$@" 2>/dev/null || timeout -s KILL "$limit" gpushare lease "$@" 2>/dev/null; }
 
+# Of a job that is requeued Slurm says here the number of its next run. The Prolog has noted that of this one.
+run=$(sed -n 's/^{"run":"\([0-9]*\)".*/\1/p' "$note" 2>/dev/null)
+key=slurm:$SLURM_CLUSTER_NAME:$SLURM_JOB_ID:${run:-${SLURM_JOB_RESTART_COUNT:-0}}
 why=$(lease show --key "$key" | sed -n 's/^reason  *//p')
 lease release --missing-ok --key "$key" >/dev/null || say "the lease of $key was not released"
-rm -f "${GPUSHARE_SLURM_NOTES:-/run/gpushare-slurm}/job_$SLURM_JOB_ID" # what the Prolog left for the tasks
+rm -f "$note"
 case $why in '' | 'its last process ended' | 'released by '*) ;; *) report "$why" ;; esac
 exit 0

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -212,6 +213,35 @@ func TestSlurmPrologRequestsAgain(t *testing.T) {
 		})}, "prolog")
 		if n != c.requests || !strings.Contains(said, c.says) {
 			t.Errorf("%s: it requests %d times, and says %q", c.kind, n, said)
+		}
+	}
+}
+
+// The Epilog releases the lease of the run that ends: Slurm tells it the number of the next one if the job is requeued. Without a note it
+// has no other number.
+func TestSlurmEpilogReleasesTheRunThatEnds(t *testing.T) {
+	t.Parallel()
+	for _, noted := range []bool{true, false} {
+		j := ofJob(t, map[string]string{"squeue": ""})
+		if noted {
+			j.env = append(j.env, "SLURM_JOB_RESTART_COUNT=1")
+			if r, said := j.run(routes{"GET /v1/status": jobNode()}, "prolog"); r.code != 0 {
+				t.Fatalf("it exits with %d: %s", r.code, said)
+			}
+		}
+		j.program("gpushare", `echo "$*" >>`+j.bin+"/requests")
+		cmd := exec.CommandContext(t.Context(), "/bin/sh", "../../examples/slurm/epilog.sh")
+		cmd.Env = append(j.env, "SLURM_JOB_RESTART_COUNT=2", "PATH="+j.bin+":/usr/bin:/bin")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		requests, err := os.ReadFile(filepath.Join(j.bin, "requests"))
+		key := map[bool]string{true: "slurm:lab:42:1", false: "slurm:lab:42:2"}[noted]
+		if err != nil || string(requests) != "lease show --key "+key+"\nlease release --missing-ok --key "+key+"\n" {
+			t.Errorf("noted %v: it requests %q, %v", noted, requests, err)
+		}
+		if _, err := os.Stat(filepath.Join(j.notes, "job_42")); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("noted %v: the note is left: %v", noted, err)
 		}
 	}
 }

@@ -89,6 +89,7 @@ func (a *app) slurmProlog(ctx context.Context, t slurm.Terms) error {
 		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d has no lease: %v", job.ID, err))
 		note.Refused = err.Error()
 	}
+	note.Run = strconv.FormatUint(job.Restart, 10)
 	if err := a.writeNote(job, note); err != nil {
 		a.toJournal("gpushare-prolog", fmt.Sprintf("job %d: its tasks do not read which GPUs it has: %v", job.ID, err))
 	}

@@ -450,6 +450,10 @@ func jobsOfSlurm(t *testing.T, late bool) {
 	s.awaitKeys(ctx, first)
 	s.slurm(ctx, "scontrol requeue "+id)
 	s.awaitKeys(ctx)
+	// Slurm tells the Epilog of a job that is requeued the number of its next run. Without RunInJob the lease may end with its processes.
+	if r := s.node.CLI(ctx, "lease", "show", "--key", first); !late && !strings.Contains(r.Out, "released by ") {
+		t.Errorf("the Epilog has not released the lease of the first run:\n%s%s", r.Out, r.Err)
+	}
 	// A requeued job waits for two minutes, from when its first run is over.
 	s.await(ctx, "the job is not requeued", func() bool { return s.slurm(ctx, "squeue -h -o %T") == "PENDING" })
 	s.slurm(ctx, "scontrol update jobid="+id+" starttime=now")

@@ -28,7 +28,7 @@ slurm_spec() {
 		/exclusive: 1/d" $spec
 	cat <<-SPEC
 		  - name: slurm
-		    overuse: {grace: 5s}
+		    overuse: {grace: 12s} # for the comment, on an emulated processor
 		    grants:
 		      - {name: jobs, timeslice: {share: 30%, gpu_memory: 20GiB}, gpus: {index: 1}}
 	SPEC
@@ -172,7 +172,7 @@ ready"
 check_overuse() {
 	local job why='of 3 GiB GPU memory' before
 	before=$(keys)
-	systemd-run --quiet --unit lab-comments $scripts/comments.sh lab
+	systemd-run --quiet --unit lab-comments --setenv=GPUSHARE_PROLOG_SECONDS=40 $scripts/comments.sh lab
 	job=$(submit "work 5GiB" -J over --gres=shard:3)
 	patiently 200 is "$job" FAILED
 	[[ $(cat $jobs/over.out) == *"gpushare: slurm/jobs"*"$why"* ]] || die "its output is: $(cat $jobs/over.out); $(journalctl -o cat -t gpushare-epilog)"
@@ -194,6 +194,9 @@ check_ends() {
 	scontrol requeue "$batch"
 	want_keys "$(key_of "$first")"
 	patiently 200 is "$batch" PENDING
+	# Slurm tells the Epilog of a job that is requeued the number of its next run. With RunInJob the Epilog is a process of the lease.
+	[[ $(gpushare lease show --key "$(key_of "$batch")") == *ended* ]] || die "the lease of the first run has not ended"
+	[ $old = yes ] || [[ $(gpushare lease show --key "$(key_of "$batch")") == *"released by root"* ]] || die "the Epilog has not released it"
 	scontrol update jobid="$batch" starttime=now
 	want_keys "$(key_of "$first")" "$(key_of "$batch" 1)"
 	scancel "$array"
