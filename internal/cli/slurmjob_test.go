@@ -217,7 +217,7 @@ func TestSlurmPrologRequestsAgain(t *testing.T) {
 	}
 }
 
-// The Epilog releases the lease of the run that ends: Slurm tells it the number of the next one if the job is requeued. Without a note it
+// The Epilog releases the lease of the run that ends: Slurm gives it the number of the next one if the job is requeued. Without a note it
 // has no other number.
 func TestSlurmEpilogReleasesTheRunThatEnds(t *testing.T) {
 	t.Parallel()

@@ -12,7 +12,7 @@ import (
 
 // Note is what the Prolog leaves for the tasks of its job: they run as its user, who may not ask for the lease of a key.
 type Note struct {
-	// Run is how often the job was requeued before, for the Epilog: Slurm tells it the number of the next run if the job is requeued.
+	// Run is how often the job was requeued before, for the Epilog: Slurm gives it the number of the next run if the job is requeued.
 	Run         string            `json:"run,omitempty"`
 	Refused     string            `json:"refused,omitempty"`     // why the job has no lease; empty: it has one, or the site gives none of what it has
 	Notice      string            `json:"notice,omitempty"`      // why its lease is not what it requests

@@ -450,7 +450,7 @@ func jobsOfSlurm(t *testing.T, late bool) {
 	s.awaitKeys(ctx, first)
 	s.slurm(ctx, "scontrol requeue "+id)
 	s.awaitKeys(ctx)
-	// Slurm tells the Epilog of a job that is requeued the number of its next run. Without RunInJob the lease may end with its processes.
+	// Slurm gives the Epilog of a requeued job the number of its next run. Without RunInJob the lease may end with its processes.
 	if r := s.node.CLI(ctx, "lease", "show", "--key", first); !late && !strings.Contains(r.Out, "released by ") {
 		t.Errorf("the Epilog has not released the lease of the first run:\n%s%s", r.Out, r.Err)
 	}

@@ -194,7 +194,7 @@ check_ends() {
 	scontrol requeue "$batch"
 	want_keys "$(key_of "$first")"
 	patiently 200 is "$batch" PENDING
-	# Slurm tells the Epilog of a job that is requeued the number of its next run. With RunInJob the Epilog is a process of the lease.
+	# Slurm gives the Epilog of a requeued job the number of its next run. With RunInJob the Epilog is a process of the lease.
 	[[ $(gpushare lease show --key "$(key_of "$batch")") == *ended* ]] || die "the lease of the first run has not ended"
 	[ $old = yes ] || [[ $(gpushare lease show --key "$(key_of "$batch")") == *"released by root"* ]] || die "the Epilog has not released it"
 	scontrol update jobid="$batch" starttime=now
