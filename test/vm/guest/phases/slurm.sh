@@ -104,7 +104,7 @@ patiently() {
 	local end=$((SECONDS + $1)) what="${*:2}"
 	shift
 	until "$@"; do
-		[ "$SECONDS" -lt "$end" ] || die "not within the time: $what; $(squeue -h -o '%i %T %r'); $(sinfo -h -o '%T %E'); $(keys)"
+		[ "$SECONDS" -lt "$end" ] || die "not within the time: $what; $(squeue -h -O JobID,State,Reason,RestartCnt | xargs); $(sinfo -h -o '%T %E'); $(keys)"
 		nap 0.7
 	done
 }
@@ -198,9 +198,16 @@ check_ends() {
 	[[ $(gpushare lease show --key "$(key_of "$batch")") == *ended* ]] || die "the lease of the first run has not ended"
 	[ $old = yes ] || [[ $(gpushare lease show --key "$(key_of "$batch")") == *"released by root"* ]] || die "the Epilog has not released it"
 	scontrol update jobid="$batch" starttime=now
-	want_keys "$(key_of "$first")" "$(key_of "$batch" 1)"
+	patiently 200 runs_again "$batch" "$(key_of "$first")"
 	scancel "$array"
-	want_keys "$(key_of "$batch" 1)"
+	want_keys "$(run_of "$batch")"
+}
+run_of() { key_of "$1" "$(scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')"; } # run_of JOB: the key of its run
+# runs_again JOB KEY... is true when there are leases of its later run and of these keys. Slurm may need more than one to start it.
+runs_again() {
+	local run
+	run=$(run_of "$1")
+	[ "$run" != "$(key_of "$1")" ] && have_keys "$run" "${@:2}"
 }
 
 # The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs. A start of the daemon is long
@@ -230,15 +237,16 @@ check_daemon_killed() {
 # A job runs on while slurmd is restarted. What ends while slurmctld is away gives its GPU memory back; the job ends, and its lease, when
 # slurmctld is there again.
 check_restarts() {
-	local batch others
+	local batch others run
 	batch=$(id batch)
+	run=$(run_of "$batch")
 	others=$(keys)
 	systemctl restart slurmd.service
 	want_keys $others
-	patiently 200 uses "$(key_of "$batch" 1)" $((2 << 30))
+	patiently 200 uses "$run" $((2 << 30))
 	systemctl stop slurmctld.service
 	pkill -TERM -u alice -f -- '--gpu 1 --memory 2GiB --hold$'
-	patiently 200 uses_none "$(key_of "$batch" 1)"
+	patiently 200 uses_none "$run"
 	systemctl start slurmctld.service
 	patiently 200 is "$batch" FAILED
 	want_keys
