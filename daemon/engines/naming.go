@@ -58,7 +58,7 @@ func (en *Engines) named(key, cg string) (end func(), former []lease.Lease, err 
 			slices.ContainsFunc(l.Cgroups(), func(had string) bool { return overlap(had, cg) })
 	})
 	for i := range has {
-		if l := &has[i]; !en.left(l) {
+		if l := &has[i]; l.Cgroup != cg || !en.left(l) {
 			end()
 			return nil, nil, namedTwice(
 				key,

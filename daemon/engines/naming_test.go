@@ -115,8 +115,16 @@ func TestTheCgroupOfALeaseWithoutProcesses(t *testing.T) {
 			end()
 		}
 	}
-	// Nothing is known of its processes.
+	// The cgroup above it may have processes of other jobs.
 	en, _ := newEngines(t, nil)
+	populated(t, en, "/jobs/job_1", "0")
+	for _, cg := range []string{"/jobs", "/jobs/job_1/step"} {
+		if _, _, err := en.named("slurm:2", cg); err == nil {
+			t.Errorf("%s is named although a lease waits for processes in /jobs/job_1", cg)
+		}
+	}
+	// Nothing is known of its processes.
+	en, _ = newEngines(t, nil)
 	en.Hierarchy = func() (cgroup.Hierarchy, error) { return cgroup.Hierarchy{}, errors.ErrUnsupported }
 	if _, _, err := en.named("slurm:2", "/jobs/job_1"); err == nil {
 		t.Error("without a hierarchy the cgroup of a lease is named by another one")
