@@ -197,11 +197,14 @@ check_ends() {
 	# Slurm gives the Epilog of a requeued job the number of its next run. With RunInJob the Epilog is a process of the lease.
 	[[ $(gpushare lease show --key "$(key_of "$batch")") == *ended* ]] || die "the lease of the first run has not ended"
 	[ $old = yes ] || [[ $(gpushare lease show --key "$(key_of "$batch")") == *"released by root"* ]] || die "the Epilog has not released it"
+	# The second run has the cgroup of the first. Slurm lets two minutes pass for that, which are over here when the first has left nothing.
+	patiently 200 left_nothing "$batch"
 	scontrol update jobid="$batch" starttime=now
 	patiently 200 runs_again "$batch" "$(key_of "$first")"
 	scancel "$array"
 	want_keys "$(run_of "$batch")"
 }
+left_nothing() { [ ! -e "$cgroot$scope/job_$1" ] && ! pgrep -f "^slurmstepd: \\[$1\\." >/dev/null; } # left_nothing JOB
 run_of() { key_of "$1" "$(scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')"; } # run_of JOB: the key of its run
 # runs_again JOB KEY... is true when there are leases of its later run and of these keys. Slurm may need more than one to start it.
 runs_again() {
