@@ -5,7 +5,9 @@ package slurm
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -456,6 +458,11 @@ func jobsOfSlurm(t *testing.T, late bool) {
 	}
 	// A requeued job waits for two minutes, from when its first run is over.
 	s.await(ctx, "the job is not requeued", func() bool { return s.slurm(ctx, "squeue -h -o %T") == "PENDING" })
+	// Its second run has the same cgroup.
+	s.await(ctx, "the cgroup of the first run is left", func() bool {
+		_, err := os.Stat(filepath.Join(s.scope, "job_"+id))
+		return errors.Is(err, fs.ErrNotExist)
+	})
 	s.slurm(ctx, "scontrol update jobid="+id+" starttime=now")
 	s.awaitKeys(ctx, "slurm:lab:"+id+":1")
 	s.slurm(ctx, "scancel "+id)
