@@ -39,6 +39,7 @@ type drift struct {
 type syncedFilter struct {
 	filter devices.LoginFilter
 	cgroup uint64 // its id: the cgroup of a unit that was started again is another one
+	writes uint64 // of gpushare until then: a lease that began or ended since then has written it
 }
 
 // correctedDrift is one corrected difference.
@@ -228,7 +229,11 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	if err != nil {
 		return none
 	}
-	found := cv.Drift.findFilters(states, node.LoginFilters, cv.Logins.ID)
+	now := make([]devices.LoginFilterState, len(states))
+	for i := range states {
+		now[i] = cv.Logins.Now(states[i].Cgroup)
+	}
+	found := cv.Drift.findFilters(states, node.LoginFilters, now)
 	return func() {
 		after := cv.Observer.Last()
 		cv.Drift.setFiltersInSync(states, after.LoginFilters)
@@ -240,12 +245,16 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	}
 }
 
-func (x *drift) findFilters(want, is []devices.LoginFilterState, id func(cg string) uint64) map[string]string {
+// findFilters returns the filters that were changed outside gpushare. now are the cgroups of want, after is was read: of a filter that
+// gpushare wrote in between is has the former one.
+func (x *drift) findFilters(want, is, now []devices.LoginFilterState) map[string]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := map[string]string{}
-	for _, w := range want {
-		if was, ok := x.filters[w.Cgroup]; !ok || !was.filter.Equal(w.Filter) || was.cgroup != id(w.Cgroup) {
+	for i := range want {
+		w := &want[i]
+		was, ok := x.filters[w.Cgroup]
+		if !ok || !was.filter.Equal(w.Filter) || was.cgroup != now[i].ID || was.writes != now[i].Writes {
 			continue
 		}
 		i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup })
@@ -269,7 +278,7 @@ func (x *drift) setFiltersInSync(want, is []devices.LoginFilterState) {
 		if i := slices.IndexFunc(
 			is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup && s.Filter.Equal(w.Filter) },
 		); i >= 0 {
-			x.filters[w.Cgroup] = syncedFilter{w.Filter, is[i].ID}
+			x.filters[w.Cgroup] = syncedFilter{w.Filter, is[i].ID, is[i].Writes}
 		}
 	}
 }

@@ -18,9 +18,26 @@ func TestFilterOfAUnitThatWasStartedAgain(t *testing.T) {
 	}{{"the same cgroup", 7, true}, {"another cgroup", 8, false}, {"no cgroup", 0, false}} {
 		x := &drift{}
 		x.setFiltersInSync(want, []devices.LoginFilterState{{Cgroup: cg, ID: 7}})
-		found := x.findFilters(want, nil, func(string) uint64 { return c.now })
+		found := x.findFilters(want, nil, []devices.LoginFilterState{{Cgroup: cg, ID: c.now}})
 		if _, ok := found[cg]; ok != c.drift {
 			t.Errorf("%s: %v", c.name, found)
+		}
+	}
+}
+
+// A filter that gpushare has written since it was in sync may have been read before that: a lease began and ended meanwhile, and what it
+// could open is no drift. What is read of a filter that only others can have written is.
+func TestFilterThatWasWrittenMeanwhile(t *testing.T) {
+	const cg = "/system.slice/cron.service"
+	want := []devices.LoginFilterState{{Cgroup: cg}}
+	other := devices.LoginFilter{Closed: []devices.Range{devices.All(195)}}
+	for writes, is := range map[uint64]bool{3: true, 5: false} {
+		x := &drift{}
+		x.setFiltersInSync(want, []devices.LoginFilterState{{Cgroup: cg, ID: 7, Writes: 3}})
+		found := x.findFilters(want, []devices.LoginFilterState{{Cgroup: cg, Filter: other, ID: 7, Writes: 4}},
+			[]devices.LoginFilterState{{Cgroup: cg, ID: 7, Writes: writes}})
+		if _, ok := found[cg]; ok != is {
+			t.Errorf("%d writes: %v", writes, found)
 		}
 	}
 }

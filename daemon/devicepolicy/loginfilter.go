@@ -39,6 +39,7 @@ type LoginFilter struct {
 
 	mu      locks.Mutex[locks.Logins] // protects the fields below; one call changes filters at a time
 	units   map[string]bool           // cgroups of units that may have a filter of gpushare
+	writes  map[string]uint64         // by cgroup: how often its filter was written or removed
 	lastErr error                     // why the last attempt to set one failed
 }
 
@@ -47,7 +48,7 @@ type LoginFilter struct {
 func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *LoginFilter {
 	g := &LoginFilter{
 		mount: h.Mount, Supported: h.Mount != "" && info.Devices, Logins: logins,
-		file: filepath.Join(runDir, "login-filters.json"), units: map[string]bool{},
+		file: filepath.Join(runDir, "login-filters.json"), units: map[string]bool{}, writes: map[string]uint64{},
 	}
 	switch {
 	case h.Mount == "":
@@ -103,7 +104,7 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, erro
 		case err != nil:
 			return nil, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 		}
-		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is, ID: id})
+		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is, ID: id, Writes: g.writes[cg]})
 	}
 	return states, nil
 }
@@ -160,6 +161,9 @@ func (g *LoginFilter) setLocked(cg string, want *devices.LoginFilter) (wrote boo
 	} else if err = g.noteLocked(cg, true); err == nil { // Before it is active, so that a later run finds it.
 		wrote, err = devices.SetLoginFilter(dir, *want)
 	}
+	if wrote {
+		g.writes[cg]++
+	}
 	if errors.Is(err, devices.ErrNoCgroup) && cg != g.Logins {
 		want, err = nil, nil
 	}
@@ -198,6 +202,13 @@ func (g *LoginFilter) Exists(cg string) bool { return cgroup.Hierarchy{Mount: g.
 
 // ID is the number of a cgroup, as of cgroup.Hierarchy.
 func (g *LoginFilter) ID(cg string) uint64 { return cgroup.Hierarchy{Mount: g.mount}.ID(cg) }
+
+// Now is a cgroup as it is now, without its filter: its number, and how often gpushare has written its filter.
+func (g *LoginFilter) Now(cg string) devices.LoginFilterState {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return devices.LoginFilterState{Cgroup: cg, ID: g.ID(cg), Writes: g.writes[cg]}
+}
 
 // Units finds the cgroups of units of the system, by name. A unit that does not run may have none.
 func (g *LoginFilter) Units(names []string) (map[string]string, error) {
