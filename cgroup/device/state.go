@@ -7,6 +7,6 @@ type LoginFilterState struct {
 	// ID is the number of the cgroup from which it was read; 0 when it was not read. The cgroup of a unit that was started again is
 	// another one.
 	ID uint64 `json:"-"`
-	// Writes is how often gpushare had written the filter of this cgroup before it was read, in this run of the daemon.
+	// Writes is how many filters gpushare had written before it was read, in this run of the daemon.
 	Writes uint64 `json:"-"`
 }

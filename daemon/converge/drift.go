@@ -39,7 +39,7 @@ type drift struct {
 type syncedFilter struct {
 	filter devices.LoginFilter
 	cgroup uint64 // its id: the cgroup of a unit that was started again is another one
-	writes uint64 // of gpushare until then: a lease that began or ended since then has written it
+	writes uint64 // of gpushare until then: a lease that begins or ends writes filters
 }
 
 // correctedDrift is one corrected difference.
@@ -229,11 +229,7 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	if err != nil {
 		return none
 	}
-	now := make([]devices.LoginFilterState, len(states))
-	for i := range states {
-		now[i] = cv.Logins.Now(states[i].Cgroup)
-	}
-	found := cv.Drift.findFilters(states, node.LoginFilters, now)
+	found := cv.Drift.findFilters(states, node.LoginFilters, cv.Logins.ID, cv.Logins.Writes())
 	return func() {
 		after := cv.Observer.Last()
 		cv.Drift.setFiltersInSync(states, after.LoginFilters)
@@ -245,16 +241,15 @@ func (cv *Converger) loginFilterDrift(want *state.Desired, node *observe.Node) (
 	}
 }
 
-// findFilters returns the filters that were changed outside gpushare. now are the cgroups of want, after is was read: of a filter that
-// gpushare wrote in between is has the former one.
-func (x *drift) findFilters(want, is, now []devices.LoginFilterState) map[string]string {
+// findFilters returns the filters that were changed outside gpushare. writes is asked after is was read: of a filter that gpushare wrote in
+// between is has the former one.
+func (x *drift) findFilters(want, is []devices.LoginFilterState, id func(cg string) uint64, writes uint64) map[string]string {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	out := map[string]string{}
-	for i := range want {
-		w := &want[i]
+	for _, w := range want {
 		was, ok := x.filters[w.Cgroup]
-		if !ok || !was.filter.Equal(w.Filter) || was.cgroup != now[i].ID || was.writes != now[i].Writes {
+		if !ok || was.writes != writes || !was.filter.Equal(w.Filter) || was.cgroup != id(w.Cgroup) {
 			continue
 		}
 		i := slices.IndexFunc(is, func(s devices.LoginFilterState) bool { return s.Cgroup == w.Cgroup })

@@ -18,7 +18,7 @@ func TestFilterOfAUnitThatWasStartedAgain(t *testing.T) {
 	}{{"the same cgroup", 7, true}, {"another cgroup", 8, false}, {"no cgroup", 0, false}} {
 		x := &drift{}
 		x.setFiltersInSync(want, []devices.LoginFilterState{{Cgroup: cg, ID: 7}})
-		found := x.findFilters(want, nil, []devices.LoginFilterState{{Cgroup: cg, ID: c.now}})
+		found := x.findFilters(want, nil, func(string) uint64 { return c.now }, 0)
 		if _, ok := found[cg]; ok != c.drift {
 			t.Errorf("%s: %v", c.name, found)
 		}
@@ -35,7 +35,7 @@ func TestFilterThatWasWrittenMeanwhile(t *testing.T) {
 		x := &drift{}
 		x.setFiltersInSync(want, []devices.LoginFilterState{{Cgroup: cg, ID: 7, Writes: 3}})
 		found := x.findFilters(want, []devices.LoginFilterState{{Cgroup: cg, Filter: other, ID: 7, Writes: 4}},
-			[]devices.LoginFilterState{{Cgroup: cg, ID: 7, Writes: writes}})
+			func(string) uint64 { return 7 }, writes)
 		if _, ok := found[cg]; ok != is {
 			t.Errorf("%d writes: %v", writes, found)
 		}

@@ -39,7 +39,7 @@ type LoginFilter struct {
 
 	mu      locks.Mutex[locks.Logins] // protects the fields below; one call changes filters at a time
 	units   map[string]bool           // cgroups of units that may have a filter of gpushare
-	writes  map[string]uint64         // by cgroup: how often its filter was written or removed
+	writes  uint64                    // how often a filter was written or removed
 	lastErr error                     // why the last attempt to set one failed
 }
 
@@ -48,7 +48,7 @@ type LoginFilter struct {
 func NewLoginFilter(h cgroup.Hierarchy, logins, runDir string, info cgroup.Info) *LoginFilter {
 	g := &LoginFilter{
 		mount: h.Mount, Supported: h.Mount != "" && info.Devices, Logins: logins,
-		file: filepath.Join(runDir, "login-filters.json"), units: map[string]bool{}, writes: map[string]uint64{},
+		file: filepath.Join(runDir, "login-filters.json"), units: map[string]bool{},
 	}
 	switch {
 	case h.Mount == "":
@@ -104,7 +104,7 @@ func (g *LoginFilter) Filters(context.Context) ([]devices.LoginFilterState, erro
 		case err != nil:
 			return nil, fmt.Errorf("cannot read the login filter of %s: %w", cg, err)
 		}
-		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is, ID: id, Writes: g.writes[cg]})
+		states = append(states, devices.LoginFilterState{Cgroup: cg, Filter: is, ID: id, Writes: g.writes})
 	}
 	return states, nil
 }
@@ -162,7 +162,7 @@ func (g *LoginFilter) setLocked(cg string, want *devices.LoginFilter) (wrote boo
 		wrote, err = devices.SetLoginFilter(dir, *want)
 	}
 	if wrote {
-		g.writes[cg]++
+		g.writes++
 	}
 	if errors.Is(err, devices.ErrNoCgroup) && cg != g.Logins {
 		want, err = nil, nil
@@ -203,11 +203,11 @@ func (g *LoginFilter) Exists(cg string) bool { return cgroup.Hierarchy{Mount: g.
 // ID is the number of a cgroup, as of cgroup.Hierarchy.
 func (g *LoginFilter) ID(cg string) uint64 { return cgroup.Hierarchy{Mount: g.mount}.ID(cg) }
 
-// Now is a cgroup as it is now, without its filter: its number, and how often gpushare has written its filter.
-func (g *LoginFilter) Now(cg string) devices.LoginFilterState {
+// Writes is how many filters gpushare has written in this run.
+func (g *LoginFilter) Writes() uint64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return devices.LoginFilterState{Cgroup: cg, ID: g.ID(cg), Writes: g.writes[cg]}
+	return g.writes
 }
 
 // Units finds the cgroups of units of the system, by name. A unit that does not run may have none.

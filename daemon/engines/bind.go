@@ -91,8 +91,8 @@ func (en *Engines) awaitOnce(ctx context.Context, id string, failed *failure) (a
 			return ctx.Err() == nil
 		}
 		reason := "it had no process until " + l.Engine.BindBy.Local().Format(time.DateTime)
-		if failed.text != "" {
-			reason = failed.reason
+		if failed.err != nil {
+			reason = failed.reason()
 		}
 		en.drop(ctx, &l, reason)
 		return false
@@ -155,7 +155,7 @@ func (en *Engines) bind(ctx context.Context, l *lease.Lease, failed *failure) bo
 		en.Log.Error("cannot bind a lease to its cgroup", "lease", now.ID, "key", now.Engine.Key, "cgroup", now.Cgroup, "error", err)
 	}
 	if !now.Kept() && refused(err) {
-		en.drop(ctx, &now, failed.reason)
+		en.drop(ctx, &now, failed.reason())
 		return true
 	}
 	en.reportFailure(&now, failed)
@@ -187,14 +187,6 @@ func (en *Engines) firstProcess(ctx context.Context, l *lease.Lease) (*cgroup.Pr
 		}
 	}
 	return nil, nil
-}
-
-// reasonOf is the text of an error for the reason of an end.
-func reasonOf(err error) string {
-	if e, ok := errors.AsType[*api.Error](err); ok {
-		return e.Message
-	}
-	return err.Error()
 }
 
 // drop ends a lease without processes.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -66,8 +65,14 @@ func newEngines(t *testing.T, p *cgroup.Process) (*Engines, lease.Lease) {
 		Wake:    func() {},
 		Tasks:   &loop.Group{},
 	}
+	return en, jobLease(t, table, now.Add(-time.Second))
+}
+
+// jobLease is one of a job, which ends with its processes. It has to have one by then.
+func jobLease(t *testing.T, table *lease.Table, by time.Time) lease.Lease {
+	t.Helper()
 	k, err := table.Submit(lease.Request{
-		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "slurm:1", BindBy: now.Add(-time.Second)},
+		Tenant: "red", Admin: true, Origin: lease.OriginAttached, Engine: &lease.Engine{Key: "slurm:1", BindBy: by},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -76,7 +81,7 @@ func newEngines(t *testing.T, p *cgroup.Process) (*Engines, lease.Lease) {
 		t.Fatal("it has no cgroup")
 	}
 	l, _ := table.Get(k.ID())
-	return en, l
+	return l
 }
 
 // A lease whose time is over is bound if its cgroup has processes: they may have come while no daemon ran. Without one it ends.
@@ -244,19 +249,7 @@ func TestALeaseOfAJobIsBoundAgain(t *testing.T) {
 	ready := func() (*Engines, string, *fakeLives, *flaky) {
 		in, lives := &flaky{}, &fakeLives{p: &cgroup.Process{PID: 42, Start: 7}}
 		en, _ := keptEngines(t, lease.Config{Isolation: in}, lives)
-		k, err := en.Table.Submit(lease.Request{
-			Tenant: "red",
-			Admin:  true,
-			Origin: lease.OriginAttached,
-			Engine: &lease.Engine{Key: "slurm:1", BindBy: time.Now().Add(time.Hour)},
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !en.Table.NameCgroup(k.ID(), "/jobs/job_1") {
-			t.Fatal("it has no cgroup")
-		}
-		return en, k.ID(), lives, in
+		return en, jobLease(t, en.Table, time.Now().Add(time.Hour)).ID, lives, in
 	}
 	en, id, _, in := ready()
 	in.fail = []error{cgroup.ErrNotFound, context.DeadlineExceeded}
@@ -312,14 +305,7 @@ func TestALeaseThatCannotBeBound(t *testing.T) {
 			return fmt.Errorf("the map has no place: attempt %d", len(tries))
 		}}
 		en, id := keptEngines(t, lease.Config{Isolation: leasetest.NoIsolation{}}, lives)
-		h := cgroup.Hierarchy{Mount: t.TempDir()}
-		if err := os.MkdirAll(h.Dir("/pods/one"), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(h.Dir("/pods/one"), "cgroup.events"), []byte("populated 1\nfrozen 0\n"), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		en.Hierarchy = func() (cgroup.Hierarchy, error) { return h, nil }
+		populated(t, en, "/pods/one", "1")
 		ctx, cancel := context.WithCancel(t.Context())
 		en.Tasks.Begin(ctx)
 		defer en.Tasks.Wait()

@@ -2,10 +2,12 @@ package engines
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
+	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -25,16 +27,15 @@ const conditionNotBound = "lease-not-bound"
 
 // failure is why a lease could not be bound the last time.
 type failure struct {
-	text   string
-	reason string        // of the end of the lease, if it is not bound until its time is over
-	times  int           // it could not be bound
-	pause  time.Duration // until it is tried again
+	err   error
+	times int           // it could not be bound
+	pause time.Duration // until it is tried again
 }
 
 // note records a failure. It is true if the reason is another than the last time: only then it is logged.
 func (f *failure) note(err error) (another bool) {
-	another = f.text != err.Error()
-	f.text, f.reason = err.Error(), "its cgroup could not be bound: "+reasonOf(err)
+	another = f.err == nil || f.err.Error() != err.Error()
+	f.err = err
 	f.times++
 	f.pause = rebindInterval
 	for i := quickRebinds; i < f.times && f.pause < longestRebind; i++ {
@@ -44,11 +45,20 @@ func (f *failure) note(err error) (another bool) {
 	return another
 }
 
+// reason is that of the end of a lease which could not be bound.
+func (f *failure) reason() string {
+	text := f.err.Error()
+	if e, ok := errors.AsType[*api.Error](f.err); ok {
+		text = e.Message
+	}
+	return "its cgroup could not be bound: " + text
+}
+
 // reportFailure says that a lease is not bound, until it is or has ended.
 func (en *Engines) reportFailure(l *lease.Lease, failed *failure) {
 	en.Conditions.Set(
 		conditionNotBound, l.ID,
-		fmt.Sprintf("lease %s is not bound to its cgroup, and its processes have no limits of it: %s", l.ID, failed.text),
+		fmt.Sprintf("lease %s is not bound to its cgroup, and its processes have no limits of it: %v", l.ID, failed.err),
 		"'gpushare lease show "+l.ID+"' shows the lease; it is tried again within "+longestRebind.String(),
 	)
 }

@@ -18,9 +18,8 @@ import (
 	"github.com/gpushare/gpushare/test/machine"
 )
 
-// bootDeadline is for one whole boot with checks and power-off: the longest takes 15 to 25 minutes on two cores, and each failed check of a
-// phase may wait for minutes. It is less than the time of the whole test.
-const bootDeadline = 50 * time.Minute
+// bootDeadline is for one whole boot with checks and power-off: three times the longest on two idle cores.
+const bootDeadline = 35 * time.Minute
 
 // wordDeadline is for the guest's first line: a kernel that is stuck in the emulator reports nothing.
 const wordDeadline = 4 * time.Minute

@@ -185,7 +185,7 @@ check_overuse() {
 
 # scancel ends the lease of its job alone. A requeued job has another lease in its second run.
 check_ends() {
-	local batch array first
+	local batch array first ended
 	batch=$(id batch)
 	array=$(id array)
 	first=$(squeue -h -j "${array}_1" -o %A) # The last element has the id of the array.
@@ -195,23 +195,17 @@ check_ends() {
 	want_keys "$(key_of "$first")"
 	patiently 200 is "$batch" PENDING
 	# Slurm gives the Epilog of a requeued job the number of its next run. With RunInJob the Epilog is a process of the lease.
-	[[ $(gpushare lease show --key "$(key_of "$batch")") == *ended* ]] || die "the lease of the first run has not ended"
-	[ $old = yes ] || [[ $(gpushare lease show --key "$(key_of "$batch")") == *"released by root"* ]] || die "the Epilog has not released it"
+	ended=$(gpushare lease show --key "$(key_of "$batch")")
+	[[ $ended == *ended* ]] || die "the lease of the first run has not ended: $ended"
+	[ $old = yes ] || [[ $ended == *"released by root"* ]] || die "the Epilog has not released it: $ended"
 	# The second run has the cgroup of the first. Slurm lets two minutes pass for that, which are over here when the first has left nothing.
 	patiently 200 left_nothing "$batch"
 	scontrol update jobid="$batch" starttime=now
-	patiently 200 runs_again "$batch" "$(key_of "$first")"
+	want_keys "$(key_of "$first")" "$(key_of "$batch" 1)"
 	scancel "$array"
-	want_keys "$(run_of "$batch")"
+	want_keys "$(key_of "$batch" 1)"
 }
 left_nothing() { [ ! -e "$cgroot$scope/job_$1" ] && ! pgrep -f "^slurmstepd: \\[$1\\." >/dev/null; } # left_nothing JOB
-run_of() { key_of "$1" "$(scontrol show job "$1" | sed -n 's/.*Restarts=\([0-9]*\).*/\1/p')"; } # run_of JOB: the key of its run
-# runs_again JOB KEY... is true when there are leases of its later run and of these keys. Slurm may need more than one to start it.
-runs_again() {
-	local run
-	run=$(run_of "$1")
-	[ "$run" != "$(key_of "$1")" ] && have_keys "$run" "${@:2}"
-}
 
 # The daemon ends before, during and after each call of the Prolog and of the Epilog, and while the job runs. A start of the daemon is long
 # on an emulated processor, so each system has a half of these.
@@ -240,16 +234,15 @@ check_daemon_killed() {
 # A job runs on while slurmd is restarted. What ends while slurmctld is away gives its GPU memory back; the job ends, and its lease, when
 # slurmctld is there again.
 check_restarts() {
-	local batch others run
+	local batch others
 	batch=$(id batch)
-	run=$(run_of "$batch")
 	others=$(keys)
 	systemctl restart slurmd.service
 	want_keys $others
-	patiently 200 uses "$run" $((2 << 30))
+	patiently 200 uses "$(key_of "$batch" 1)" $((2 << 30))
 	systemctl stop slurmctld.service
 	pkill -TERM -u alice -f -- '--gpu 1 --memory 2GiB --hold$'
-	patiently 200 uses_none "$run"
+	patiently 200 uses_none "$(key_of "$batch" 1)"
 	systemctl start slurmctld.service
 	patiently 200 is "$batch" FAILED
 	want_keys
