@@ -141,8 +141,8 @@ func writeDeadlines(t *testing.T, runDir string, slots ...deadline) {
 	}
 }
 
-// followed is whether this process has a pidfd of another.
-func followed(t *testing.T, p Process) bool {
+// pidfds counts the pidfds that this process has of another: the package os keeps one of each process that it starts.
+func pidfds(t *testing.T, p Process) (n int) {
 	t.Helper()
 	infos, err := filepath.Glob("/proc/self/fdinfo/*")
 	if err != nil {
@@ -151,10 +151,10 @@ func followed(t *testing.T, p Process) bool {
 	for _, name := range infos {
 		info, err := os.ReadFile(name)
 		if err == nil && strings.Contains(string(info), fmt.Sprintf("\nPid:\t%d\n", p.PID)) { // An error: it was closed since.
-			return true
+			n++
 		}
 	}
-	return false
+	return n
 }
 
 func TestFreezerNeedsTheThawWatchdog(t *testing.T) {
@@ -445,8 +445,9 @@ func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 	}
 	writeDeadlines(t, dir, deadline{By: daemon}, deadline{By: daemon, Cgroup: cg, ID: "l-2"})
 	slow := &ThawWatchdog{RunDir: dir, Freezer: tree.freezer, Log: slog.New(slog.NewTextHandler(&log, nil)), interval: time.Hour}
+	before := pidfds(t, daemon)
 	stop := run(t, slow)
-	eventually(t, "the thaw watchdog follows the process that froze", func() bool { return followed(t, daemon) })
+	eventually(t, "the thaw watchdog follows the process that froze", func() bool { return pidfds(t, daemon) > before })
 	if err := signal(context.Background(), daemon, 9); err != nil {
 		t.Fatal(err)
 	}
@@ -469,6 +470,27 @@ func TestThawWatchdogThawsAfterADeadFreezerAndAtItsEnd(t *testing.T) {
 		if !strings.Contains(log.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, log.String())
 		}
+	}
+}
+
+// A daemon that was killed between the pass that found it and the wait for its exit is an event too: the next pass is now.
+func TestThawWatchdogSeesAnExitBeforeItFollows(t *testing.T) {
+	daemon := spawn(t, "sleep", "60")
+	if err := signal(context.Background(), daemon, 9); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the killed daemon is gone", func() bool { return !procfs.Alive(daemon.PID, daemon.Start) })
+	e, err := newThawEvents(t.Context(), "deadlines")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer e.close()
+	began := time.Now()
+	if err := e.wait(10*time.Second, daemon); err != nil {
+		t.Fatal(err)
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the next pass is after %s", took)
 	}
 }
 

@@ -90,7 +90,9 @@ func (e *thawEvents) read() {
 
 // wait returns when it is time for the next pass. next 0 means no limit.
 func (e *thawEvents) wait(next time.Duration, by Process) error {
-	e.follow(by)
+	if exited := e.follow(by); exited {
+		return nil
+	}
 	fds := []unix.PollFd{{Fd: int32(e.end), Events: unix.POLLIN}, {Fd: int32(e.inotify), Events: unix.POLLIN}}
 	poll := func() error {
 		timeout := -1
@@ -118,20 +120,21 @@ func (e *thawEvents) wait(next time.Duration, by Process) error {
 	return nil
 }
 
-// follow selects the process whose exit is an event.
-func (e *thawEvents) follow(by Process) {
+// follow selects the process whose exit is an event, and reports whether it has exited since the pass that found it.
+func (e *thawEvents) follow(by Process) (exited bool) {
 	if e.by == by && (by == Process{} || e.pidfd != nil) {
-		return
+		return false
 	}
 	if e.pidfd != nil {
 		e.pidfd.Close()
 	}
 	e.by, e.pidfd = by, nil
 	if by == (Process{}) {
-		return
+		return false
 	}
-	// After an error the time of the next pass applies.
-	if p, err := procfs.OpenPidfd(by.PID, by.Start); err == nil {
+	p, err := procfs.OpenPidfd(by.PID, by.Start)
+	if err == nil {
 		e.pidfd = p
 	}
+	return errors.Is(err, procfs.ErrNoProcess) // After another error the time of the next pass applies.
 }

@@ -16,6 +16,7 @@ import (
 // breakDisk lets nothing be written until the function is called.
 func (w *fixture) breakDisk() (repair func()) {
 	w.Helper()
+	synctest.Wait() // What has just started has made its directory, and does not make it again in between.
 	away := w.dir + ".away"
 	if err := errors.Join(os.Rename(w.dir, away), os.WriteFile(w.dir, nil, 0o600)); err != nil {
 		w.Fatal(err)
