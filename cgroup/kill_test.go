@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -38,6 +39,7 @@ func TestKillReachesAProcessWhoseFirstThreadExited(t *testing.T) {
 // A scope is empty when the kernel says so: threads that exit after the first one are not in cgroup.procs, and still release
 // memory and devices.
 func TestAKilledScopeIsEmpty(t *testing.T) {
+	enumeration.Long(t)
 	tree := newTree(t)
 	for range 5 {
 		p := scopeOfProgram(t, tree, "l-1", tracing.Large)

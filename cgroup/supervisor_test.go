@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // supervised starts a program and a supervisor that runs a script.
@@ -105,6 +106,7 @@ func TestSupervisorsEndWithTheirScope(t *testing.T) {
 
 // Freezing a scope does not freeze its supervisor, and a scope with nothing but a supervisor is none.
 func TestSupervisorsAreNotFrozen(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	tree := newTree(t)
 	program, supervisor := supervised(t, tree, "exec sleep 60")

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/host"
 	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/settings"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
@@ -85,6 +86,7 @@ func newAdoptionFixture(t *testing.T) *adoptionFixture {
 		s := settings.Defaults()
 		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
 		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, environment{
+			self: servertest.UidSelf,
 			findHost: func(context.Context, settings.Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {
 				return &host.Host{
 					Port: tree, Follow: tree, Attachments: cgroup.NewAttachments(cgroup.AttachmentsOptions{}), Sessions: b,

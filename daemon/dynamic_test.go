@@ -121,6 +121,7 @@ func (p *onDemandFixture) carryOut(id gpu.UUID, s step.Step) {
 // Two tenants request instances of random sizes for random times. All requests get an instance in the end, no two leases
 // share one, no lease is disturbed, and requests for a size are served in their order.
 func TestOnDemandInVirtualTime(t *testing.T) {
+	enumeration.Long(t)
 	seeds := uint64(6)
 	if enumeration.Raced() {
 		seeds = 1

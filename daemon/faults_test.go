@@ -33,6 +33,7 @@ func faultKinds() []fault {
 // TestEveryCallFailsOnce makes every call of every change fail, one in each run, in each way in which calls fail. After each
 // run, and again after the fault was corrected, the invariants hold.
 func TestEveryCallFailsOnce(t *testing.T) {
+	enumeration.Long(t)
 	for _, s := range allScenarios() {
 		for _, f := range faultKinds() {
 			t.Run(s.Name+"/"+f.name, func(t *testing.T) {
@@ -148,6 +149,7 @@ func writeCalls() []string {
 // TestKilledInEveryCall kills the daemon and its worker before and after every call that changes hardware, in every
 // change: between any two steps, and inside each of them. The next run finishes the change by itself.
 func TestKilledInEveryCall(t *testing.T) {
+	enumeration.Long(t)
 	for _, s := range allScenarios() {
 		t.Run(s.Name, func(t *testing.T) {
 			t.Parallel()

@@ -173,6 +173,7 @@ func (w *virtual) startDaemon() {
 	fake := w.fakeWorker
 	fake.Exclude(fake.excludes)
 	d, err := build(ctx, s, slog.New(slog.NewTextHandler(w.log, nil)), &slog.LevelVar{}, environment{
+		self: servertest.UidSelf,
 		findHost: func(_ context.Context, s settings.Settings, _ *slog.Logger, _ host.HostEvents) (*host.Host, error) {
 			h := &host.Host{
 				Port:        w.port,

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpusim"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/leftover"
 )
 
@@ -97,6 +98,7 @@ func gpusimRun(t *testing.T, args ...string) (string, int) {
 }
 
 func TestANodeFromStartToEnd(t *testing.T) {
+	enumeration.Long(t)
 	root, serving := start(t, "mixed.yaml")
 	list, code := gpusimRun(t, "exec", "--root", root, "--", "nvidia-smi", "-L")
 	if lines := strings.Split(strings.TrimSpace(list), "\n"); code != 0 || len(lines) != 5 ||

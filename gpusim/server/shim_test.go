@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/leftover"
 )
 
@@ -155,6 +156,7 @@ gpus: [{model: A100-SXM4-40GB, count: 2}]
 `
 
 func TestAClientOfTheLibrary(t *testing.T) {
+	enumeration.Long(t)
 	for _, driver := range []string{"535", "580", "615"} {
 		t.Run(driver, func(t *testing.T) {
 			r := serve(t, strings.Replace(twoA100, "580", driver, 1))

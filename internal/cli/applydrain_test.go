@@ -22,6 +22,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/boundedread"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/programs"
 )
 
@@ -230,6 +231,7 @@ func refusedForJobs() *api.Error {
 // With --drain the node is drained in Slurm, its jobs are waited for, and it is resumed; only by who drained it, and only where Slurm
 // knows the GPUs as they are then. Whatever fails before the change leaves the node in service.
 func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	const resumed = "node1 is resumed in Slurm"
 	for _, c := range []struct {

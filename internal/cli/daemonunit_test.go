@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/cli"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/programs"
 )
 
@@ -58,6 +59,7 @@ const (
 // Every command says why the daemon does not run, whichever way its socket refuses: what systemd says of the unit, and the last line
 // of its log. Programs that hang, fail or flood hold no command up.
 func TestDaemonThatDidNotStart(t *testing.T) {
+	enumeration.Long(t)
 	for name, c := range map[string]struct {
 		show, log string
 		socket    func(*testing.T, string) string

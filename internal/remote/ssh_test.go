@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/remote"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/programs"
 )
 
@@ -108,6 +109,7 @@ u@gpu1 0 <nil> "a  b $HOME;'\n" ""
 
 // A host that does not answer has its deadline, and no other host waits for it longer.
 func TestDeadline(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	s := newSite(t, `[ $host = hangs ] || { echo well; exit; }
 echo some

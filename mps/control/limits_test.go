@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // tenantsControl sends commands through the socket that tenants have.
@@ -125,6 +126,7 @@ func TestDefaultsWithoutTheEnvironment(t *testing.T) {
 
 // What tenants can change through their socket is noticed at the next observation, on a version where they can, and set again.
 func TestTenantsChangeLimits(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		t.Run(driver, func(t *testing.T) {
@@ -223,6 +225,7 @@ const maxLogOfADay = 1e6
 // MPS asks while leases have processes on the GPU. The day begins when a client has just been connected, which is compared with more
 // questions than what follows.
 func TestLogOfObservations(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	const (
 		apart        = 30 * time.Second

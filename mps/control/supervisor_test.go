@@ -19,6 +19,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/mps"
 	"github.com/gpushare/gpushare/mps/detached"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 func TestStartObserveStop(t *testing.T) {
@@ -206,6 +207,7 @@ func TestControlDaemonDies(t *testing.T) {
 // greetings and is healthy again when the peer ends. A stop does not wait for it. No other test runs meanwhile, because that is real
 // time.
 func TestUnresponsive(t *testing.T) {
+	enumeration.Long(t)
 	r := newFixture(t)
 	r.start(t, mps.Settings{GPU: gpuA})
 	r.running(t)

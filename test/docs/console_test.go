@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/test/documents"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -19,6 +20,7 @@ import (
 // Every console block of the README and of every document runs on a virtual node, in the order of the document, and prints what the document
 // says. Blocks that need another host say so: TestEveryBlockIsRun.
 func TestConsoleBlocks(t *testing.T) {
+	enumeration.Long(t)
 	bin, err := filepath.Abs(filepath.Join(root, "bin"))
 	if err != nil {
 		t.Fatal(err)

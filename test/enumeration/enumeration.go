@@ -1,10 +1,17 @@
-// Package enumeration decides which part of a large enumeration (every fault, every kill, every state) a test runs: all
-// cases, or a sample with -short or the race detector, which is five to ten times slower. The full enumeration runs in
-// 'make test' or 'make test-faults' without the race detector: its cases repeat the same code, so a sample finds the races.
+// Package enumeration decides how much of a test runs: which part of a large enumeration (every fault, every kill, every state), and
+// whether a test that takes long runs at all.
 //
-// In the environment, ENUMERATION=sampled asks for the sample: the second run of all tests, as another user. ENUMERATION=1/12 asks for
-// a twelfth of what is enumerated whole otherwise. SAMPLE is a number that selects which cases run: with the next number others do,
-// until all had their turn. Without it the first ones run. A number and a part repeat the same cases.
+//	make quick, make test   samples, and no test that takes long; 'make test' names what it leaves
+//	make test-race          samples, because the detector is five to ten times slower, and the tests that take long
+//	make test-whole         what 'make test' leaves: all cases, and the tests that take long
+//	make test-faults        what takes hours whole
+//	go test                 everything
+//
+// The cases of an enumeration repeat the same code, so a sample finds the races.
+//
+// In the environment, ENUMERATION=sampled asks for what 'make test' runs, ENUMERATION=1/12 for a twelfth of what is enumerated whole
+// otherwise. SAMPLE is a number that selects which cases run: with the next number others do, until all had their turn. Without it the
+// first ones run. A number and a part repeat the same cases.
 package enumeration
 
 import (
@@ -15,10 +22,22 @@ import (
 	"testing"
 )
 
-// Sampled reports whether tests run a sample.
-func Sampled() bool {
-	return raceDetector || testing.Short() || os.Getenv("ENUMERATION") == "sampled"
+// Left is why a test that takes long was skipped.
+const Left = "it takes long: 'make test-whole' runs it"
+
+// Long skips a test that takes longer than five seconds in 'make test' on two cores. It is the first statement of the test, so that
+// whoever reads the test and what lists them (package suite) see it.
+func Long(t testing.TB) {
+	t.Helper()
+	if brief() {
+		t.Skip(Left)
+	}
 }
+
+func brief() bool { return testing.Short() || os.Getenv("ENUMERATION") == "sampled" }
+
+// Sampled reports whether tests run a sample.
+func Sampled() bool { return raceDetector || brief() }
 
 // Raced reports whether the race detector runs. A simulation of one goroutine is slow with it, and shows nothing that it does not show
 // without: there it runs one of its seeds, in every other run all of them.

@@ -13,6 +13,7 @@ import (
 // TestMatrix runs every scenario with every sampler and checks the figures: errors of the shares, how busy the GPU is, and how
 // long a lease is frozen. With -short it runs a sample. If all cells run no exception may be there that none of them needs.
 func TestMatrix(t *testing.T) {
+	enumeration.Long(t)
 	const seeds = 3 // the limits are for means
 	cell := 0
 	var all needed

@@ -14,6 +14,7 @@ import (
 // TestNoShareIsShownThatAWindowLacks walks all windows of ten seconds of what the virtual hardware did for each lease, with every
 // scenario and every sampler: none lacks more of a share than is said, while the share is said to be met, for longer than a window.
 func TestNoShareIsShownThatAWindowLacks(t *testing.T) {
+	enumeration.Long(t)
 	seeds := []uint64{1, 3}
 	cell := 0
 	for _, sc := range append(Scenarios(), crowds()...) {

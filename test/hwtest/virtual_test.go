@@ -7,11 +7,14 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // TestOnAVirtualNode runs one measurement with the shipped programs. Its figures mean nothing, but a queue of 4096 kernels that
 // runs for no time at all would mean that the measurement is wrong.
 func TestOnAVirtualNode(t *testing.T) {
+	enumeration.Long(t)
 	t.Chdir("../..")
 	if _, err := os.Stat("bin/gpusim"); err != nil {
 		t.Skip("bin/gpusim is missing: run 'make build' first")

@@ -8,6 +8,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/systemd"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // adopting is the spec with closed logins, in which the tenant adopts logins into its time-sliced grant.
@@ -24,6 +25,7 @@ func adopted(s *api.Status) []api.Lease {
 // The login of a member is a lease, opens the devices of its grant and no others, and outlives the daemon. The lease ends
 // with the login or when the spec ends the adoption, and no process is stopped.
 func TestAdoptedLogin(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	l := newLogins(t)
 	apply(t, l.Node, adopting)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -80,6 +81,7 @@ func attach(t *testing.T, n *harness.Node, args ...string) string {
 // A running process gets a lease: it is not moved, counts for the grant, is recovered by the next daemon, and runs on after a
 // release.
 func TestAttach(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
@@ -431,6 +433,7 @@ func TestExplain(t *testing.T) {
 
 // What is attached is placed where its request says, and ends after the time that it says, as what is run.
 func TestAttachedForATime(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)

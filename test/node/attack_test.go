@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -245,6 +246,7 @@ may $DEV/nvidia2 > /tmp/own.$$; [ -s /tmp/own.$$ ] || echo "is denied the own GP
 
 // All processes that a process starts, by any means, stay in the lease and end with it.
 func TestForkedProcessesAreInTheLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	b := newAttackFixture(t)
 	tag := 70000 + os.Getpid()%10000
@@ -353,6 +355,7 @@ func TestModesOfTheDaemonsFiles(t *testing.T) {
 
 // A flood of requests of one user, with a role or without, does not block other users.
 func TestFloods(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	b := newAttackFixture(t)
 	for _, kind := range []string{"idle", "half", "body", "slow", "requests", "connects", "queue"} {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -146,6 +147,7 @@ tenants:
 
 // With bypass: report a process is reported and goes on.
 func TestBypassIsReported(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, fmt.Sprintf(bypassNode, "own"))
 	apply(t, n, replaced(t, bypassSpec, "bypass: stop", "bypass: report"))

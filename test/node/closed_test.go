@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
 // With logins closed a process of a user on a managed GPU outside of all leases is killed at once, with a context or with only
 // the device open, whatever isolation.unattributed says. Processes of root, of the system and of leases are not.
 func TestClosedLoginsKillWhatIsOutside(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -75,6 +76,7 @@ func awaitDescribed(t *testing.T, n *harness.Node, what, device string, conditio
 // The CDI file of a grant describes one free GPU or instance of it, never one that another lease has. A container in the
 // slice of a grant is a lease.
 func TestContainers(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	mount := ""
 	if os.Geteuid() == 0 {

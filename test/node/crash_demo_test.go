@@ -26,6 +26,7 @@ gpus:
 
 // The daemon is killed at every fault point while it runs the plan of the demo.
 func TestDaemonKilledInTheDemosPlan(t *testing.T) {
+	enumeration.Long(t)
 	b, err := os.ReadFile(filepath.Join(root, "examples/dgx-a100.yaml"))
 	if err != nil {
 		t.Fatal(err)

@@ -556,6 +556,7 @@ func workerOf(t *testing.T, daemon int) int {
 
 // The worker is killed at every step of a change. The change ends, and each GPU has the new layout or the old one.
 func TestWorkerKilledAtEveryStep(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, slow)
 	apply(t, n, after)

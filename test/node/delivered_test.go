@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A board as delivered has MIG off on all GPUs. A spec with MIG is planned as a whole, the reset among the steps; without permission nothing
 // is changed, and the exit code is one of its own. A spec that observes promises the same steps, and says what permission they need.
 func TestBoardsAsDelivered(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, "dgx-a100.yaml")
 	for _, g := range status(t, n).GPUs {

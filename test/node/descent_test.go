@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -113,6 +114,7 @@ func (p *probe) fork() {
 // A process that leaves its lease before anybody looked at it is found and ended, however it was forked, also when its lease has
 // ended: no lookup by parent, session or earlier membership would find it.
 func TestEscapeOfADescendantThatWasNeverSeen(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	program, err := prober()
@@ -297,6 +299,7 @@ func TestProcessesOfALeaseAreRecordedLater(t *testing.T) {
 // A record that ended with its daemon, because it could not be pinned, is a condition that names the leases from before; it passes with
 // them. What was inside when the daemon started is found when it leaves.
 func TestALeaseFromBeforeTheRecord(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	x := startEscape(t, n, `setsid sh -c "setsid sleep 600 <&- >&- 2>&- & echo pids \$! here" ; exec sleep 60`)

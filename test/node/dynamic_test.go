@@ -91,6 +91,7 @@ func empty(truth string) bool { return truth == "" }
 
 // An instance is created for a lease, used by the next lease, and destroyed after it was idle for the time of keep.
 func TestInstancesOnDemand(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := unhurried(t, quick)
 	apply(t, n, ondemand("1h", "0", "1"))
@@ -165,6 +166,7 @@ func TestInstancesOnDemand(t *testing.T) {
 
 // Many concurrent requests of two tenants, more than fit: each is served, and no two share an instance.
 func TestManyOnDemandAtOnce(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := unhurried(t, slow)
 	apply(t, n, ondemand("1s", "0", "1"))
@@ -226,6 +228,7 @@ func TestCreationFails(t *testing.T) {
 // The daemon is killed at every fault point while it destroys an idle instance and creates another. The waiting request gets
 // its instance, and no unexplained instance is left.
 func TestKilledWhileCreating(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	binaries := buildWithFaults(t)
 	n := newNode(t, quick)

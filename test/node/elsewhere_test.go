@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -59,6 +60,7 @@ func (p *probe) pass() {
 // A lease passes its open GPU to a process in another lease, and ends. While that process has the GPU open, a condition names it and
 // its lease, and the GPU is granted to no lease; it ends with its own lease.
 func TestADevicePassedToAnotherLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	apply(t, n, closedLogins)

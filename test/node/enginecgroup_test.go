@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/silentfs"
 )
 
@@ -40,6 +41,7 @@ func TestCgroupComesWithTheRequest(t *testing.T) {
 
 // The parent of a cgroup that is waited for is removed and comes again, as when slurmd is restarted: the lease is bound all the same.
 func TestParentOfACgroupIsRemoved(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -40,6 +41,7 @@ func (j *slurmJob) burn(t *testing.T, n *harness.Node, gpu, memory string, more 
 // A job above its own amount of GPU memory is ended: each of its processes that uses the GPU, and no process of another job of the same
 // grant, nor those with which the engine supervises the job. The reason is there for the engine to print, also after the end.
 func TestEngineJobUsesTooMuch(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -109,6 +110,7 @@ func escapeNode(t *testing.T) *harness.Node {
 
 // An escaped process is found and killed, however it escaped. Members of a lease and other processes are not affected.
 func TestEscape(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 

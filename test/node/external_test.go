@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 const external = `version: v1
@@ -21,6 +22,7 @@ tenants:
 // A GPU in mode external is only observed: no apply, restart, boot or unmanage changes it, not even instances that gpushare
 // created before.
 func TestExternalIsNeverTouched(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, replaced(t, everything, "select: {index: 0}", "select: {index: [0]}"))

@@ -160,6 +160,7 @@ func (f *freezes) taking(t *testing.T, names ...string) {
 
 // An administrator's freeze is not undone by the time slices, and time slices not by an administrator's thaw.
 func TestTenantFreeze(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)
@@ -246,6 +247,7 @@ func TestTenantFreeze(t *testing.T) {
 
 // No process stays frozen, whatever is killed or stopped: neither for time slices nor for an administrator.
 func TestFailOpen(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/sandbox"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -490,6 +491,7 @@ func TestWorkerIsConfined(t *testing.T) {
 // The front hangs without ending: it is ended, the requests that it did not take are served by the next one, and administrators notice
 // nothing.
 func TestFrontHangs(t *testing.T) {
+	enumeration.Long(t)
 	n := startFronted(t)
 	who := callers()[member]
 	pid := frontPID(t, n, 0)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/hostile"
 	"github.com/gpushare/gpushare/test/silentfs"
@@ -177,6 +178,7 @@ func hostiles(t *testing.T) (pids map[string]int) {
 // The daemon lives in a small part of its memory, and each request ends in time, next to processes of users whose files in /proc are
 // as long and as slow as the kernel allows.
 func TestHostileProcesses(t *testing.T) {
+	enumeration.Long(t)
 	l := newMemoryCgroup(t)
 	n := newNode(t, quick)
 	if l != nil {

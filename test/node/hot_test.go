@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
 // While a GPU is hot the lease of the lower priority is paused, as the kernel says, and the other one runs. It continues when the GPU
 // is 5 °C below its limit, and no later than 2 s after the daemon was killed; the next daemon pauses it again.
 func TestLeasesOfAHotGPUArePaused(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -54,6 +55,7 @@ func awaitLong(t *testing.T, what string, condition func() bool) {
 // A node that has no spec yet has the use of its GPUs in its account, by user: that is what it is installed for first. What holds
 // memory and runs no kernels is idle, what runs some is not, and of a partitioned GPU it is not known.
 func TestUseOutsideOfLeases(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

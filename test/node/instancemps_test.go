@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -116,6 +117,7 @@ func instanceIsDrained(t *testing.T, n *harness.Node, in *api.InstanceStatus, le
 // Two tenants have a share of one MIG instance. Its control daemon is started with the instance, restarted when it was killed,
 // started again when the instance is created again, and stopped when the key is removed.
 func TestTwoTenantsShareAnInstance(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, instances)
@@ -226,6 +228,7 @@ func sameSet(a, b []string) bool {
 // The daemon is killed at points of the change that shares an instance, and of the one that ends it: afterwards the control daemons
 // are those of the spec in force.
 func TestDaemonKilledWhileAnInstanceIsShared(t *testing.T) {
+	enumeration.Long(t)
 	n := newNode(t, quick)
 	n.Bin = buildWithFaults(t)
 	if err := n.Start(soon(t)); err != nil {

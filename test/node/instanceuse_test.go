@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // counting is a node whose first GPU counts the use of its instances, and whose second one does not.
@@ -32,6 +33,7 @@ tenants:
 // Where the GPU counts it, the use of each MIG instance is in the status, in metrics, in the account and in 'idle': of a busy lease, of an
 // idle one, and of neither on a GPU that does not count. An instance that is read is removed as any other.
 func TestUseOfInstances(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, counting)
 	apply(t, n, countingSpec)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -57,6 +58,7 @@ func busyJob(t *testing.T, n *harness.Node, tenant string) *engineJob {
 // The job of an engine has its share of the time if the spec permits to freeze it: its task takes turns with another lease, slurmstepd is
 // never frozen, and what is shown is as it is. Without the permission, and for another engine, nothing of it is frozen.
 func TestJobsHaveTheirShare(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)
@@ -127,6 +129,7 @@ func TestJobsHaveTheirShare(t *testing.T) {
 
 // A job with a process on the GPU that gpushare does not freeze is not shown as limited to its share.
 func TestJobWithAProcessElsewhere(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -79,6 +80,7 @@ func awaitEmpty(t *testing.T, n *harness.Node, id string, empty bool, when strin
 // A lease that is kept has its place until it is released: its last process ends and another one comes, its cgroup is removed and made
 // again, and gpushared is killed before each of these.
 func TestKeptLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)
@@ -303,6 +305,7 @@ func TestKeptLeaseIsLimitedAgain(t *testing.T) {
 
 // A cgroup of a kept lease that another user makes again is not of the lease any more.
 func TestKeptLeaseOfAForeignCgroup(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)

@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
 // An instance that the driver creates after the deadline of the call is gpushare's: the spec before is put in force again, the GPU is
 // tried again when it answers, and nothing is left in the way of another layout.
 func TestAnInstanceThatComesLate(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newNode(t, quick)
 	n.Settings = map[string]string{"driver_change_timeout": "3s"}

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -268,6 +269,7 @@ func TestLeaseStop(t *testing.T) {
 
 // A lease near its max_time gets a warning on its terminal and an event. At max_time it gets SIGTERM, with the reason.
 func TestMaxTime(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)
@@ -305,6 +307,7 @@ func TestMaxTime(t *testing.T) {
 
 // The GPU memory of a grant is sampled. With overuse notify the lease runs on, with kill it is stopped, and no other lease.
 func TestMemoryOveruse(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)

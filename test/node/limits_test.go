@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -44,6 +45,7 @@ func stated(t *testing.T, file, sentence string) []int {
 // The limits that the pages state are those of the running programs: for administrators, whom the daemon reads, and for members, whom
 // the front reads.
 func TestStatedLimits(t *testing.T) {
+	enumeration.Long(t)
 	n := startFronted(t)
 	api := stated(
 		t,

@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/server"
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/quota"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -65,6 +66,7 @@ func waited(pids []int) (total time.Duration) {
 // A lease that grows above its limit is frozen in its grace and cannot grow on; it gets SIGTERM, and SIGKILL after another
 // grace. Its neighbour is neither frozen for memory nor stopped.
 func TestGrowingLease(t *testing.T) {
+	enumeration.Long(t)
 	needsFreezer(t)
 	for _, rate := range []int{1, 5, 20} {
 		t.Run(fmt.Sprintf("%d GiB a second", rate), func(t *testing.T) {

@@ -16,6 +16,7 @@ import (
 // the neighbour runs on, the lease is never killed without SIGTERM and its grace, and its memory is given to the next lease only
 // after its end.
 func TestMemoryFaultPoints(t *testing.T) {
+	enumeration.Long(t)
 	needsFreezer(t)
 	dir := buildWithFaults(t)
 	cases := 0

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // renumbered is quick with device nodes whose numbers are not the indices of their GPUs. The driver promises no relation: an index is
@@ -25,6 +26,7 @@ gpus:
 // A lease, a container and a login open the node of the GPU that they have, whatever its number is, and what is found open counts to
 // the GPU of the node.
 func TestNumbersOfDeviceNodesAreNotIndices(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	l := newLoginsOn(t, renumbered)
 	apply(t, l.Node, closedLogins)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/acl"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -244,6 +245,7 @@ func (e *eventStream) awaitText(t *testing.T, kind, text string) {
 
 // A member who connects and says nothing is named and stopped, alone, and a lease that starts meanwhile starts.
 func TestASilentPeerOfMPSIsStopped(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newMPSNode(t, "1s")
 	events := follow(t, n.Node)
@@ -333,6 +335,7 @@ func TestASilentPeerOfMPSIsStopped(t *testing.T) {
 // MPS that a process has blocked, and that was not restarted because of its clients, serves as soon as that process has ended: it does
 // not wait for the next observation.
 func TestMPSServesWhenItIsNotBlockedAnyMore(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newMPSNode(t, "1h")
 	join(t, n.Node, "red")

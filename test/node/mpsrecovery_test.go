@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -187,6 +188,7 @@ func TestKilledMPSRunsAgainSoon(t *testing.T) {
 
 // A control daemon that ends again and again counts as failed, and is tried again only after minutes: 'gpu retry' starts it at once.
 func TestRetryStartsAFailedMPSAtOnce(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, joined)

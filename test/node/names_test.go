@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -149,6 +150,7 @@ func TestMembersOfADirectory(t *testing.T) {
 
 // A hanging directory delays no request and removes no known user. A condition reports it until it answers.
 func TestDirectoryHangs(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

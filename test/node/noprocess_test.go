@@ -6,10 +6,12 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // Memory in no process is a condition that names the only lease on the GPU, and a new lease gets only what is free.
 func TestMemoryInNoProcess(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newNode(t, quick)
 	n.Settings = map[string]string{"converge_interval": "1s"}

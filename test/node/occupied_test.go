@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/tracing"
 )
@@ -81,6 +82,7 @@ func TestAnOccupiedGPUIsGrantedToNoLease(t *testing.T) {
 // With logins closed a process of no lease that only has the node of an exclusive GPU open, or the capability nodes of an instance, is
 // killed. While its exit lasts, because root traces it, its place is no lease's; other places are.
 func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -101,6 +102,7 @@ func TestReportedGPUMemoryIsMarked(t *testing.T) {
 // A host whose spec relied on the earlier default: after the upgrade a condition names the tenants, each live lease has a notice, and a
 // lease that used more than its grant all the time has the whole grace before it is stopped. An accepted spec ends the condition.
 func TestUpgradeFromADefaultThatOnlyReported(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, replaced(t, limitedByDefault, "grace: 2s", "gpu_memory: notify, grace: 2s"))

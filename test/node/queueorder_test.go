@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -51,6 +52,7 @@ func (b *attackFixture) spawn(t *testing.T, column int, args ...string) *harness
 // A user has the GPU and 63 requests that wait for it. The first request of another user starts next; so it is after the daemon was
 // killed, which forgets neither. The order has its reason, and one request more is refused.
 func TestOneUserDoesNotBlockTheQueue(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	b := startFair(t)
 	first := b.spawn(t, member, "run", "-q", "--", "sh", "-c", `echo "lease=$GPUSHARE_LEASE."; exec sleep 600`)

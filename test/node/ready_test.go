@@ -5,11 +5,13 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // 'gpushare ready' returns when the layouts that a boot removed are there again. READY of the daemon says less: each creation takes
 // a while on this node. It does not wait for what does not come by itself.
 func TestReadyAfterABoot(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, `driver: "550"
 latency: {DeviceCreateGpuInstanceWithPlacement: 700ms, DeviceSetMigMode: 300ms}

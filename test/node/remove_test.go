@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -38,6 +39,7 @@ func script(t *testing.T, n *harness.Node, env []string, name string, args ...st
 
 // The removal of a package is refused while restrictions are active, and the message lists them. An upgrade is not checked.
 func TestPackageRemoval(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	environment := "GPUSHARE=" + filepath.Join(n.Bin, "gpushare")
@@ -107,6 +109,7 @@ func powerLimits(t *testing.T, n *harness.Node) map[int]int {
 // A power cap is a restriction of its own: the package is not removed while one is active, and unmanage gives the limit from before
 // back, also in another run of the daemon than the one that set the cap. It stays what it is after the daemon and the package have ended.
 func TestPackageRemovalRestoresThePowerLimit(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	wants := func(when string, limit int) {
@@ -160,6 +163,7 @@ func TestPackageRemovalRestoresThePowerLimit(t *testing.T) {
 
 // make uninstall removes what make install installed, and nothing while restrictions are active.
 func TestUninstall(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	files := func(dir string) (out []string) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -354,6 +355,7 @@ func TestRemovedMembersAreStopped(t *testing.T) {
 
 // A directory that says nothing ends no lease, and one that takes back what it said neither.
 func TestALeaseOutlivesAWrongAnswer(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := startRemovals(t)
 	n.StopDaemon()

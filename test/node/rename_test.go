@@ -174,6 +174,7 @@ func tenantsOf(u *api.Usage) (out []string) {
 // The daemon is killed at each point of a rename, while a lease of a frozen tenant runs. After the next start the lease and the freeze have
 // the names of the spec in force, and the second apply of the same file leads to it.
 func TestDaemonKilledInARename(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newNode(t, quick)
 	n.Bin = buildWithFaults(t)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -77,6 +78,7 @@ func TestLayoutsComeBack(t *testing.T) {
 
 // A GPU that hangs at boot blocks neither the layouts of the other GPUs nor the daemon.
 func TestAHungGPUDoesNotHangTheBoot(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := startHasty(t, quick)
 	spec := replaced(t, shared, "tenants:", "  - {select: {index: 1}, mode: mig, mig: {layout: [7g.40gb]}}\ntenants:")

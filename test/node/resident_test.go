@@ -12,6 +12,7 @@ import (
 	"time"
 
 	gomonitor "github.com/gpushare/gpushare/internal/monitor"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -20,6 +21,7 @@ const mostResident = 40
 
 // Daemon and worker stay small with eight GPUs, and become small again after work. Memory is returned once a minute.
 func TestResidentMemory(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, "driver: \"580\"\ngpus: [{model: A100-SXM4-40GB, count: 8}]\n")
 	var spec strings.Builder

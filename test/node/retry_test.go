@@ -4,10 +4,12 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A GPU that answers again is used after a retry, while another GPU is still unresponsive.
 func TestRetryWithAnUnresponsiveGPU(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := startHasty(t, quick)
 	apply(t, n, shared)

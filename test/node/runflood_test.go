@@ -16,6 +16,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	account "github.com/gpushare/gpushare/internal/usage"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -102,6 +103,7 @@ func addRuns(t *testing.T, n *harness.Node, most int) int {
 // A member who runs short commands with long arguments in loops loses the details of their own older runs. What is exact stays exact, what others
 // did stays in the account and in the events, also over a restart, and what a file that is full does not take is counted.
 func TestAFloodOfShortRunsOfOneMember(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}
@@ -133,6 +135,7 @@ func TestAFloodOfShortRunsOfOneMember(t *testing.T) {
 
 // The records of a member are lost, and counted, when nothing makes the file of the day smaller. Those of others are not.
 func TestADayOfTheAccountThatIsFull(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -28,6 +29,7 @@ tenants:
 // TestAShareIsShownAsMeasured checks what is shown of a share before it was measured, with answers of the driver, while the driver names no
 // process although the GPU is busy, and with answers again.
 func TestAShareIsShownAsMeasured(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	n := start(t, quick)

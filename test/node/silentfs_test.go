@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
@@ -172,6 +173,7 @@ func stopAndGrantAgain(t *testing.T, n *harness.Node, id string) {
 
 // A change that stops such a lease is done too, and its step says what it waits for.
 func TestForceOverALeaseThatAFileSystemKeeps(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	fs := silentfs.Start(t, 65534)
@@ -205,6 +207,7 @@ func TestForceOverALeaseThatAFileSystemKeeps(t *testing.T) {
 
 // A file system of root is not aborted: the stop fails in time, names it and its server, and the command of its hint helps.
 func TestStopOfALeaseThatAFileSystemOfRootKeeps(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	fs := silentfs.Start(t, 0)

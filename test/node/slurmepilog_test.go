@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/programs"
 	"github.com/gpushare/gpushare/test/silentfs"
 )
@@ -76,6 +77,7 @@ func TestSlurmEpilogEndsWhateverTheOutputIs(t *testing.T) {
 
 // What writes to the output has the limit of a command too: it would be in the cgroup of slurmd for good without.
 func TestSlurmEpilogLeavesNothing(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	bin := t.TempDir()
 	fifo := filepath.Join(bin, "fifo") // It ends when the last process that writes to it has.

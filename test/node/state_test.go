@@ -8,10 +8,13 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A damaged state file is set aside and reported. No instance is destroyed, and no process is stopped.
 func TestDamagedState(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -165,6 +166,7 @@ func checkResults(t *testing.T, n *harness.Node, ids []string) {
 // A command's output can be handed to a process outside of its lease. The supervisor, a process of root, ends with the lease all the
 // same, and so it does while the daemon does not run.
 func TestOutputOpenOutside(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with the daemon", true: "the daemon is killed"}[killed], func(t *testing.T) {
@@ -207,6 +209,7 @@ func TestOutputOpenOutside(t *testing.T) {
 // A user hands the outputs of as many commands as they may have to processes that stay. There are never more supervisors than
 // leases; all are in the cgroups of their leases, without capabilities; and none is left when the leases have ended.
 func TestSupervisorsOfAUserAreBounded(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, killed := range []bool{false, true} {
 		t.Run(map[bool]string{false: "with the daemon", true: "the daemon is killed"}[killed], func(t *testing.T) {
@@ -433,6 +436,7 @@ func TestSupervisorOfAFrozenLease(t *testing.T) {
 
 // A supervisor that cannot end by itself, because something has stopped it, is ended with its lease.
 func TestStoppedSupervisorEndsWithItsLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, shared)

@@ -94,6 +94,7 @@ func (c *crowd) living() map[string]int {
 // The daemon is killed repeatedly while leases start, run, are frozen and end. Every lease whose id a client got runs on and is
 // recovered, ended leases are not, and no process stays frozen.
 func TestLeasesSurviveKills(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, small)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/tracing"
 )
@@ -32,6 +33,7 @@ func traceLease(t *testing.T, uid int) (n *harness.Node, job *harness.Job, id st
 
 // A lease ends although a tracer of its user, outside of it, keeps its process in its exit.
 func TestStopOfATracedLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n, _, id, tracer := traceLease(t, 65534)
 	began := time.Now()
@@ -51,6 +53,7 @@ func TestStopOfATracedLease(t *testing.T) {
 // A tracer of root is not stopped: the stop fails in time and names it, a condition does so while it lasts, and the lease keeps its
 // place until its process has exited.
 func TestStopOfALeaseThatRootTraces(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n, job, id, tracer := traceLease(t, 0)
 	began := time.Now()
@@ -81,6 +84,7 @@ func TestStopOfALeaseThatRootTraces(t *testing.T) {
 
 // A change that stops such a lease ends in time too. Its step says what it waits for while it lasts, and the error names it.
 func TestForceOverALeaseThatRootTraces(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n, job, id, tracer := traceLease(t, 0)
 	want := fmt.Sprintf(
@@ -115,6 +119,7 @@ func TestForceOverALeaseThatRootTraces(t *testing.T) {
 // A process of a lease in place that root traces: the stop fails in time and names the tracer, a condition does so until the
 // process has exited, and then the lease ends without another stop.
 func TestStopOfALeaseInPlaceThatRootTraces(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	p := startOutside(t, n, 65534, n.Burn("--gpu", "2", "--memory", "64MiB", "--hold")...)

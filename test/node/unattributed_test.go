@@ -9,12 +9,14 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
 // An unattributed process on a managed GPU is reported, and stopped gracefully if the spec says so. Processes of root and of
 // leases are not stopped.
 func TestUnattributedIsStopped(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

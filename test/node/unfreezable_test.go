@@ -11,6 +11,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/quota"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -29,6 +30,7 @@ tenants:
 // A process in a lease that keeps the kernel from reporting the lease as frozen, because its execve waits for a traced thread, gives
 // the lease no more time of the GPU: it is frozen as before, shown so, and not stopped.
 func TestALeaseThatTheKernelDoesNotReportAsFrozen(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := escapeNode(t)
 	apply(t, n, unequal)

@@ -105,6 +105,7 @@ func unmanaged(t *testing.T, n *harness.Node) {
 // Without --force running leases are named and not stopped. With --force restrictions and MPS are removed, and GPUs stay
 // partitioned.
 func TestUnmanage(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	modes := computeModes(t, n)
@@ -176,6 +177,7 @@ func TestUnmanage(t *testing.T) {
 // With --all the instances of gpushare are removed, foreign instances stay, and no spec is in force, not even that of the
 // settings.
 func TestUnmanageAll(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 1}, mode: mig, mig: {layout: [2g.10gb]}}\n")
@@ -219,6 +221,7 @@ func TestUnmanageAll(t *testing.T) {
 
 // The daemon is killed at every fault point of an unmanage. Either it was acknowledged and is resumed, or nothing is changed.
 func TestKilledWhileUnmanaging(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n, _ := crashNode(t, buildWithFaults(t))
 	kills := 0

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -45,6 +46,7 @@ func usage(t *testing.T, n *harness.Node, args ...string) *api.Usage {
 // An idle lease is warned and then stopped; a busy one is neither. The account has what each used, over a kill of the daemon,
 // and adds up.
 func TestAccountAndIdleLeases(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, idling)

@@ -10,12 +10,14 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
 // The daemon is killed at each point of a writing of the account: of the one at its start and of the one for a new lease.
 // Afterwards each lease is counted once, with all its time, and the account adds up.
 func TestAccountAtEveryFaultPoint(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := newNode(t, quick)
 	n.Bin = buildWithFaults(t)

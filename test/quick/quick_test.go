@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // Every package is run or left out, and the list names no package that does not exist. A package behind a build tag is known by its files.
@@ -64,6 +66,7 @@ func TestEnds(t *testing.T) {
 
 // A test that fails once in many runs is listed with its rate and the order of the tests that repeats it.
 func TestStressListsWhatFailsSometimes(t *testing.T) {
+	enumeration.Long(t)
 	dir := t.TempDir()
 	t.Chdir(dir)
 	for name, text := range map[string]string{"go.mod": "module example.org/m\n\ngo 1.26\n", "sometimes/s_test.go": sometimes} {
