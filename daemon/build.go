@@ -50,6 +50,7 @@ func NewLogger(s settings.Settings, errs io.Writer) (*slog.Logger, *slog.LevelVa
 
 // environment is what a daemon uses outside of its process, in addition to files: the adapters of the host, and the GPUs.
 type environment struct {
+	self       int // the uid that the daemon runs as
 	findHost   func(context.Context, settings.Settings, *slog.Logger, host.HostEvents) (*host.Host, error)
 	openDriver func(settings.Settings, *host.Host, *slog.Logger) (driver, error)
 	listen     func() (*exits.Listener, error)   // to the ends of processes; nil: their exit codes are not known
@@ -63,6 +64,7 @@ type driver = host.Driver
 // realEnvironment is the environment on a real host, and with the virtual driver.
 func realEnvironment() environment {
 	return environment{
+		self:     os.Geteuid(),
 		findHost: findHost,
 		listen:   exits.Listen,
 		front:    frontOf,
@@ -137,7 +139,7 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 	undo = append(undo, func() { d.Reporter.Close() })
 	convergeWake, adoptionWake, unitWake := loop.NewWake(), loop.NewWake(), loop.NewWake()
 	d.wakeConverge = convergeWake.Set
-	d.identities = server.NewIdentities(d.Reporter, d.tasks, s.Getent)
+	d.identities = server.NewIdentities(d.Reporter, d.tasks, out.self, s.Getent)
 	d.identities.ChecksGroups = true
 	d.identities.Spec, d.identities.Changed = func() *api.Spec { return d.state.Desired().Spec }, adoptionWake.Set
 	h, err := out.findHost(ctx, s, log, d.hostEvents(adoptionWake, unitWake))

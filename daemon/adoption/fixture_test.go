@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner/plannertest"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -181,7 +182,7 @@ func (x *fixture) start() {
 			x.ended <- l.ID
 		}
 	}})
-	identities := server.NewIdentities(r, &loop.Group{}, "off")
+	identities := server.NewIdentities(r, &loop.Group{}, servertest.UidSelf, "off")
 	identities.Spec = func() *api.Spec { return st.Desired().Spec }
 	identities.Names = &names.Directory{Passwd: filepath.Join(x.dir, "passwd"), Group: filepath.Join(x.dir, "group")}
 	if err := identities.Names.Refresh(x.t.Context(), nil, nil, true); err != nil {

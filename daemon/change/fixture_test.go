@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/daemon/unmanage"
@@ -96,7 +97,7 @@ func newFixture(t *testing.T) *fixture {
 		WorkerPID:   func() int { return 0 },
 		Hosts:       &isolation.HostCache{Root: root},
 	}
-	identities := server.NewIdentities(rep, tasks, "off")
+	identities := server.NewIdentities(rep, tasks, servertest.UidSelf, "off")
 	w.Changes = &Changes{
 		Reporter:    rep,
 		Settings:    Settings{HostRoot: root},

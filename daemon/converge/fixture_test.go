@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -159,7 +160,7 @@ func newFixture(t *testing.T, document string) *fixture {
 		MPSFaults:        noFaults{},
 		Health:           healthy{},
 		Power:            &power.Caps{Dir: root, Now: time.Now},
-		Identities:       server.NewIdentities(rep, &loop.Group{}, "off"),
+		Identities:       server.NewIdentities(rep, &loop.Group{}, servertest.UidSelf, "off"),
 		Attribution:      &attribution.Attribution{Reporter: rep, State: st, Port: w.port, Observer: observer, Table: table},
 		Policy: &devicepolicy.Policy{
 			Reporter: rep,

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -153,7 +154,7 @@ func TestSameGPUs(t *testing.T) {
 func TestAKeptLeaseHasATimeForOlderVersions(t *testing.T) {
 	t.Parallel()
 	en, l := newEngines(t, nil)
-	en.Identities = server.NewIdentities(en.Reporter, en.Tasks, "off")
+	en.Identities = server.NewIdentities(en.Reporter, en.Tasks, servertest.UidSelf, "off")
 	c := &server.Call{Caller: &server.Caller{Peer: &server.Peer{}}}
 	for keep, want := range map[bool]api.Duration{true: api.MostBindTimeout, false: api.DefaultBindTimeout} {
 		q := &api.EngineRequest{Key: "kubernetes:1", Tenant: l.Terms.Tenant, Keep: keep}

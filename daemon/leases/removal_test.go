@@ -34,7 +34,7 @@ func removedFixture(t *testing.T, dir, enforce, onRemoval, getent string) *Lease
 	tasks.Begin(t.Context())
 	t.Cleanup(tasks.Wait)
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	ids := server.NewIdentities(r, tasks, program)
+	ids := server.NewIdentities(r, tasks, servertest.UidSelf, program)
 	ids.Names.Passwd, ids.Names.Group = filepath.Join(dir, "passwd"), filepath.Join(dir, "group")
 	ids.Names.Timeout = 10 * time.Second
 	s := state.NewState(nil, false)

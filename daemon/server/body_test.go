@@ -35,7 +35,7 @@ func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe"} }
 // serve serves two routes that read a body and one that reads none, and returns a function that connects as a user.
 func serve(t *testing.T, caller string) func() net.Conn {
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	ids := server.NewIdentities(r, &loop.Group{}, "off")
+	ids := server.NewIdentities(r, &loop.Group{}, servertest.UidSelf, "off")
 	ids.Table.Store(servertest.Identities())
 	read := func(c *server.Call) error {
 		q, err := server.Decode[api.LeaseRequest](c)

@@ -138,7 +138,7 @@ func serveTaken(t *testing.T, f *taken) (socket string, s *Server) {
 	}
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
 	tasks := &loop.Group{}
-	ids := NewIdentities(r, tasks, "off")
+	ids := NewIdentities(r, tasks, -1, "off")
 	ids.Table.Store(
 		&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{notAdmin()}}}},
 	)

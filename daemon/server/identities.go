@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"os"
 	"sync/atomic"
 	"time"
 
@@ -111,9 +110,10 @@ func (x *changes) report() {
 	}
 }
 
-// NewIdentities knows only root. getent is the program that queries the host's names; "off": none. The caller sets Spec and
+// NewIdentities knows only root, and the daemon's own user, self, who is an administrator too. It is given, so that a test's users are
+// who they are there whoever runs the test. getent is the program that queries the host's names; "off": none. The caller sets Spec and
 // Changed.
-func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identities {
+func NewIdentities(r *report.Reporter, tasks *loop.Group, self int, getent string) *Identities {
 	ids := &Identities{
 		Reporter: r, Tasks: tasks, Names: &names.Directory{}, wake: loop.NewWake(),
 		Spec: func() *api.Spec { return nil }, Changed: func() {},
@@ -121,7 +121,7 @@ func NewIdentities(r *report.Reporter, tasks *loop.Group, getent string) *Identi
 	if getent != "off" {
 		ids.Names.Program = getent
 	}
-	ids.Table.Store(TableOf(os.Geteuid(), nil, ids.Names))
+	ids.Table.Store(TableOf(self, nil, ids.Names))
 	return ids
 }
 

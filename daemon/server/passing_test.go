@@ -63,7 +63,7 @@ func newPassing(t *testing.T, f *slowFront) *passingFixture {
 		t.Fatal(err)
 	}
 	r := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	ids := NewIdentities(r, &loop.Group{}, "off")
+	ids := NewIdentities(r, &loop.Group{}, -1, "off")
 	ids.Table.Store(
 		&IdentityTable{Self: -1, AdminGID: -1, ObserverGID: -1, Tenants: []TenantMembers{{Name: "red", UIDs: []int{heavy, light}}}},
 	)

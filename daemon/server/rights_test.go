@@ -12,6 +12,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/test/programs"
@@ -47,7 +48,7 @@ func newPeople(t *testing.T) *people {
 	clock := func() time.Time { return p.now }
 	tasks := &loop.Group{}
 	t.Cleanup(tasks.Wait)
-	p.Identities = server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), clock), tasks, p.getent)
+	p.Identities = server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), clock), tasks, servertest.UidSelf, p.getent)
 	p.ChecksGroups, p.Names.Now, p.Names.Timeout = true, clock, 10*time.Second
 	p.Names.Passwd, p.Names.Group = filepath.Join(t.TempDir(), "passwd"), filepath.Join(t.TempDir(), "group")
 	for _, file := range []string{p.Names.Passwd, p.Names.Group} {
@@ -216,7 +217,7 @@ func TestRemoved(t *testing.T) {
 	if unsure := p.ConfirmUsers(t.Context(), []int{0, 5001, 5002}); len(unsure) != 0 {
 		t.Errorf("the directory does not answer about %v", unsure)
 	}
-	for uid, name := range map[int]string{0: "root", 5001: "a member", 5002: "a member by a group", os.Geteuid(): "the daemon's user"} {
+	for uid, name := range map[int]string{0: "root", 5001: "a member", 5002: "a member by a group", servertest.UidSelf: "the daemon's user"} {
 		if why, _ := p.Removed(uid, "vision"); why != "" {
 			t.Errorf("%s: %s", name, why)
 		}

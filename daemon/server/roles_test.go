@@ -13,7 +13,7 @@ import (
 )
 
 func TestRoles(t *testing.T) {
-	r := server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), time.Now), &loop.Group{}, "off")
+	r := server.NewIdentities(report.NewReporter(slog.New(slog.DiscardHandler), time.Now), &loop.Group{}, servertest.UidSelf, "off")
 	r.Table.Store(servertest.Identities())
 	for name, p := range servertest.Peers() {
 		if got := r.Caller(p).Role(); got != servertest.Roles()[name] {

@@ -118,7 +118,7 @@ func TestEventsAreRestrictedToTheCallersTenants(t *testing.T) {
 func TestEventsEndWithTheRole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := &Viewer{Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now)}
-		ids := server.NewIdentities(v.Reporter, &loop.Group{}, "off")
+		ids := server.NewIdentities(v.Reporter, &loop.Group{}, servertest.UidSelf, "off")
 		ids.Table.Store(servertest.Identities())
 		h := (&server.Server{Reporter: v.Reporter, Tasks: &loop.Group{}, Identities: ids, Routes: []server.Route{
 			{Method: http.MethodGet, Pattern: "/v1/events", Access: server.Reader, What: "follow events", Bound: server.Events, Handle: v.GetEvents},

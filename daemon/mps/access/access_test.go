@@ -2,7 +2,6 @@ package access
 
 import (
 	"log/slog"
-	"os"
 	"reflect"
 	"testing"
 	"time"
@@ -10,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/server/servertest"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
@@ -101,8 +101,8 @@ func TestAConnectionIsKnownUntilItEnds(t *testing.T) {
 // The daemon's own processes and root's are named and kept.
 func TestWhatIsKept(t *testing.T) {
 	rep := report.NewReporter(slog.New(slog.DiscardHandler), time.Now)
-	a := Access{Reporter: rep, Identities: server.NewIdentities(rep, &loop.Group{}, "off")}
-	for uid, kept := range map[int]bool{0: true, -1: true, 33: os.Geteuid() != 33, 1000: false} {
+	a := Access{Reporter: rep, Identities: server.NewIdentities(rep, &loop.Group{}, servertest.UidSelf, "off")}
+	for uid, kept := range map[int]bool{0: true, -1: true, 33: true, servertest.UidSelf: false, 1000: false} {
 		if _, keeps := a.describe(nil, &control.Peer{UID: uid}); (keeps != "") != kept {
 			t.Errorf("a process of uid %d that cannot be found: %q", uid, keeps)
 		}

@@ -193,15 +193,15 @@ func (a *Access) describe(g *observe.GPU, p *control.Peer) (who, keeps string) {
 			keeps = "it is gpushare's own"
 		}
 	}
-	if len(p.Processes) == 0 && !stoppable(p.UID) {
+	if len(p.Processes) == 0 && !stoppable(p.UID, a.Identities.Table.Load().Self) {
 		keeps = "it belongs to root or the system"
 	}
 	return who, keeps
 }
 
-// stoppable reports whether a process of a user that cannot be found would be stopped.
-func stoppable(uid int) bool {
-	return stop.Decide(stop.Process{UID: uint32(max(uid, 0)), Known: uid >= 0}, os.Geteuid()) == stop.MayStop
+// stoppable reports whether a process of a user that cannot be found would be stopped. own is the daemon's uid.
+func stoppable(uid, own int) bool {
+	return stop.Decide(stop.Process{UID: uint32(max(uid, 0)), Known: uid >= 0}, own) == stop.MayStop
 }
 
 // stop stops the processes of a connection, or ends the connection where none is known.

@@ -126,7 +126,7 @@ func Request(h http.Handler, p *server.Peer, method, target string, body io.Read
 
 // Handler serves the routes to the users of the tests.
 func Handler(r *report.Reporter, routes ...server.Route) http.Handler {
-	ids := server.NewIdentities(r, &loop.Group{}, "off")
+	ids := server.NewIdentities(r, &loop.Group{}, UidSelf, "off")
 	ids.Table.Store(Identities())
 	return (&server.Server{Reporter: r, Tasks: &loop.Group{}, Identities: ids, Routes: routes}).Handler()
 }
