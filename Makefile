@@ -9,18 +9,18 @@ CGO       := CGO_ENABLED=1 CGO_CFLAGS='-O2 -Wno-deprecated-declarations'
 # symbol is looked up when it is first called, so never link with -z now, which some compilers do by default.
 WITH_CGO  := $(CGO) $(GO) build -buildmode=pie -ldflags '$(LDFLAGS) -extldflags "-Wl,-z,lazy -Wl,-z,relro"'
 RAN       := sh test/ran/ran.sh
-# Tests that need no cgo use the packages that were compiled for the programs.
 NOCGO     := CGO_ENABLED=0
+# What 'go run' runs is compiled as the programs are.
+RUN       := $(NOCGO) $(GO) run
+SUITE     := $(RUN) ./test/suite
 # 'make lint' vets.
 TEST      := $(GO) test -vet=off
-# RACE= is for a second run of the tests, as another user: it finds what the user changes, not the same races once more.
-RACE      ?= -race
 # It waits a second at the end of each process for reports of threads that still run: of each package, and of each process that a test
 # starts from its own program.
 GORACE    ?= atexit_sleep_ms=0
 export GORACE
 # Many tests wait for other processes, so more tests than cores may run.
-TESTFLAGS ?= -parallel 4
+TESTFLAGS ?= -count=1 -parallel 4
 STRESSTIME ?= 10m
 STRESSLOAD ?= 4
 # The same flags for all builds, those in tests included. Otherwise the NVML binding is compiled again for each.
@@ -29,7 +29,7 @@ export GOFLAGS
 PREFIX    ?= /usr
 DESTDIR   ?=
 
-.PHONY: all build kubelet kubelet-archive test-kubelet need demo shell quick stress test test-whole test-locks test-faults test-faults-in-process test-faults-of-programs lint vet bench fuzz hwtest test-tools test-vm test-vm-images test-engines test-engines-programs install uninstall package release verify clean help
+.PHONY: all build kubelet kubelet-archive test-kubelet need demo shell quick stress test test-whole test-race test-locks test-faults lint vet bench fuzz hwtest test-tools test-vm test-vm-images test-engines test-engines-programs install uninstall package release verify clean help
 
 all: build
 
@@ -39,8 +39,12 @@ help:
 	@echo 'make demo       the whole product on a virtual eight-GPU node, no GPU and no root needed'
 	@echo 'make shell      a shell on that node, to try things'
 	@echo 'make quick      what takes a minute of all tests; it names what it leaves out'
-	@echo 'make test       unit, node and bus tests: no root, no GPU'
-	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: many minutes of CPU'
+	@echo 'make test       the tests, in minutes: no root, no GPU; it names what it leaves out'
+	@echo 'make test-whole what make test leaves: tests that take long, and large enumerations whole'
+	@echo 'make test-race  tests with the race detector'
+	@echo 'make test-locks tests with a check of the order of locks'
+	@echo 'make test-kubelet  the driver of Kubernetes'
+	@echo 'make test-faults every driver call of a change fails once, and the daemon is killed at each: hours of CPU'
 	@echo 'make lint       what must be clean before a commit'
 	@echo 'make bench      figures against their targets, into build/bench.json; BENCHFLAGS=-help: a part of them, several runs'
 	@echo 'make test-tools nvtop and pynvml of Debian read the virtual node; its MPS programs run the cases of the stand-in, its NVML library runs below the worker'
@@ -63,7 +67,7 @@ build: need
 	@$(STATIC) -o bin/ ./cmd/gpushare ./cmd/gpushare-cli ./cmd/gpushared ./cmd/gpushare-thaw ./cmd/gpushare-start ./cmd/gpushare-front ./cmd/gpushare-plot ./cmd/gpusim
 	@$(WITH_CGO) -o bin/ ./cmd/gpushare-nvml
 	@sh gpusim/build.sh bin
-	@$(GO) run ./packaging/share bin/share
+	@$(RUN) ./packaging/share bin/share
 
 # The driver of Kubernetes is a Go module of its own, so that no other program has its dependencies.
 kubelet: need
@@ -77,48 +81,35 @@ kubelet-archive: kubelet
 		-C ../kubelet/deploy gpushare-kubelet.service Containerfile classes.yaml daemonset.yaml examples.yaml node.yaml
 
 demo: build
-	@$(GO) run ./test/demo
+	@$(RUN) ./test/demo
 
 shell: build
-	@$(GO) run ./test/demo -shell
+	@$(RUN) ./test/demo -shell
 
-# Without cgo, because linking with it takes longer.
+# Which test belongs to which of these is said by the test (package enumeration) and known to the suite, which names what it left out.
 quick:
-	@CGO_ENABLED=0 $(GO) run ./test/quick
+	@$(SUITE) quick
 
 stress:
-	@CGO_ENABLED=0 $(GO) run ./test/quick -stress $(STRESSTIME) -load $(STRESSLOAD) $(STRESSPACKAGES)
+	@$(SUITE) stress -time $(STRESSTIME) -load $(STRESSLOAD) $(STRESSPACKAGES)
 
-# Every test runs once with the race detector, large enumerations as a sample (package test/enumeration). Enumerations that
-# take seconds then run whole without it, the others in make test-faults.
-# The order of locks is checked in a separate run, because the check would hide races from the detector. It does not depend on the
-# user. One run follows the other: many tests wait in real time. The package that takes longest begins first.
-# Simulations and quota have one goroutine, and ask nothing of who runs them: the detector and another user find nothing in them.
-# test-whole runs them, after the run with the detector.
-SIMULATED := gpushare/(quota|test/fairness|test/memorysim)$$
 test: build
-	$(if $(RACE),,ENUMERATION=sampled) $(CGO) $(TEST) $(RACE) -timeout 20m $(TESTFLAGS) ./test/node $$($(GO) list ./... | grep -vE '$(SIMULATED)')
-	@$(if $(RACE),,ENUMERATION=sampled) $(MAKE) --no-print-directory test-kubelet
-	$(if $(RACE),@$(MAKE) --no-print-directory test-whole)
-	$(if $(RACE),@$(MAKE) --no-print-directory test-locks)
+	@$(SUITE) test
 
-# Without cgo and with the order of locks, as the next target, which then has no need to run MPS again.
-test-whole:
-	$(NOCGO) $(TEST) -tags lockcheck -timeout 15m $(TESTFLAGS) ./internal/cli ./internal/engine ./mig ./mps/... ./quota ./test/bench ./test/fairness ./test/memorysim
+test-whole: build
+	@$(SUITE) whole
 
+test-race: build
+	@$(SUITE) race
+
+# One process in virtual time, of which CI runs a part each day (package enumeration).
+test-faults: need
+	@$(SUITE) faults
+
+# The check of the order of locks hides races from the detector, so it has a run of its own.
 test-locks:
-	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' ./internal/locks ./daemon/... ./lease/... ./isolation ./power
-
-# ran.sh fails when a selector matches no test. The first half is one process in virtual time, of which CI runs a part each day
-# (package test/enumeration).
-test-faults: test-faults-in-process test-faults-of-programs
-
-test-faults-in-process: need
-	$(NOCGO) $(RAN) $(TEST) -count=1 -timeout 100m -run 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel|TestAdviceLeadsToTheSpec' ./daemon
-
-test-faults-of-programs: build
-	$(NOCGO) $(RAN) $(TEST) -count=1 -timeout 40m $(TESTFLAGS) -run 'TestThreeCallsFailOnce|TestDaemonKilled|TestKilled|TestWorkerKilled|TestLeasesSurviveKills|TestFailOpenAtEveryPoint|TestFloodByManyUsers|TestMPSSurvivesRandomFaults' ./test/node
-	$(CGO) $(RAN) $(TEST) -count=1 -timeout 10m -run 'TestSimLackingSymbols' ./cmd/gpushare-nvml
+	$(NOCGO) $(TEST) -tags lockcheck -short -timeout 10m $(TESTFLAGS) -skip 'TestEveryCallFailsOnce|TestKilled|TestGPUsAreChangedInParallel' \
+		./internal/locks ./daemon/... ./lease/... ./mps/... ./internal/engine ./internal/cli ./isolation ./power
 
 # Without cgo, as the program is built: its modules are large, and are compiled once.
 test-kubelet: build
@@ -132,7 +123,7 @@ lint:
 	@sh packaging/lint.sh
 
 bench: build
-	@$(GO) run ./test/bench $(BENCHFLAGS)
+	@$(RUN) ./test/bench $(BENCHFLAGS)
 
 # Clients of NVML from other projects, downloaded once into build/. Without them it fails: nothing is skipped.
 test-tools: build
@@ -154,7 +145,7 @@ test-engines-programs:
 	$(NOCGO) $(RAN) $(TEST) -tags engines -count=1 -timeout 120m -run TestPrograms ./test/engines
 
 hwtest: build
-	@$(GO) run ./test/hwtest
+	@$(RUN) ./test/hwtest
 
 fuzz:
 	@GO=$(GO) sh test/fuzz.sh

@@ -2,6 +2,9 @@ module github.com/gpushare/gpushare
 
 go 1.26.0
 
+// What is built, images of virtual machines among it.
+ignore ./build
+
 require (
 	github.com/NVIDIA/go-nvml v0.13.4-0
 	github.com/cilium/ebpf v0.22.0

@@ -41,6 +41,7 @@ func supervised(t *testing.T, tree *Tree, script string) (program, supervisor Pr
 // A supervisor is in the scope's cgroup and no member of the scope: it is not frozen with it, and the scope is empty without it. It
 // ends before the scope has ended.
 func TestSupervisorsEndWithTheirScope(t *testing.T) {
+	enumeration.Long(t)
 	const ignores = "trap '' TERM; sleep 600; true"
 	for _, c := range []struct {
 		name, script string

@@ -178,6 +178,7 @@ func TestKilledInEveryCall(t *testing.T) {
 
 // TestKilledAgain kills the daemon a second time, in every call of the run that resumes the change.
 func TestKilledAgain(t *testing.T) {
+	enumeration.Long(t)
 	for _, s := range allScenarios() {
 		if s.Name != "one becomes four" && s.Name != "after a boot" {
 			continue
@@ -248,6 +249,7 @@ func (s *staged) hang(f gpusim.Fault) {
 // TestKilledWhileUndoing fails the last creation of a change and kills the daemon in every call of the undo. In the end the
 // GPU is as desired, or as it was with a reason.
 func TestKilledWhileUndoing(t *testing.T) {
+	enumeration.Long(t)
 	for _, s := range allScenarios() {
 		if s.Boots || s.To[0] == "off" {
 			continue

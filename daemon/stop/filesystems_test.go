@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/silentfs"
 	"github.com/gpushare/gpushare/test/tracing"
 )
@@ -58,6 +59,7 @@ func (a *acts) scope(tree *cgroup.Tree) *scope {
 // A process that a file system of its user keeps ends all the same, whatever it waits with: the connection is aborted, and its server
 // stopped, wherever it runs.
 func TestFileSystemsAreAborted(t *testing.T) {
+	enumeration.Long(t)
 	for _, c := range []struct{ name, call, file string }{
 		{"a look-up", silentfs.Stat, silentfs.Lost},
 		{"an open", silentfs.Open, silentfs.Sealed},
@@ -185,6 +187,7 @@ func TestServersThatAreKept(t *testing.T) {
 // A file system of root or of another user is not aborted, and its server not stopped. The stop ends in time and names both, with a
 // command that helps.
 func TestFileSystemsThatAreKept(t *testing.T) {
+	enumeration.Long(t)
 	for _, c := range []struct {
 		name  string
 		owner int

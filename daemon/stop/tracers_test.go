@@ -12,6 +12,7 @@ import (
 
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/tracing"
 )
 
@@ -62,6 +63,7 @@ func traced(t *testing.T, tree *cgroup.Tree, program string, uid, tracerUID int)
 
 // A process that its tracer keeps in its exit ends all the same: its tracer is stopped, and what traces the tracer.
 func TestTracersAreStoppedWithTheirProcess(t *testing.T) {
+	enumeration.Long(t)
 	for _, c := range []struct {
 		name    string
 		program string

@@ -19,6 +19,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // TestDeadline counts by hand: between two counts the process ran for the time of the timer, and was stopped for more.
@@ -142,6 +143,7 @@ type stoppedCase struct {
 // TestStoppedClient stops a client with SIGSTOP for longer than the deadline of the call in flight. The time in which it was
 // stopped does not count, also where its worker was stopped with it, and a call that hangs is still found.
 func TestStoppedClient(t *testing.T) {
+	enumeration.Long(t)
 	const ok, hung = "timeout=false unresponsive=0 starts=1", "timeout=true unresponsive=1 starts=1"
 	for _, tt := range []stoppedCase{
 		{name: "the worker answers meanwhile", want: ok},

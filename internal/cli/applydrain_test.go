@@ -607,6 +607,7 @@ func TestUnmanageAndRetryNextToJobsOfSlurm(t *testing.T) {
 
 // A change that is refused after the drain as well, for a lease of no job of Slurm, is refused before it.
 func TestApplyDrainsNoNodeInVain(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	ends := func(ids ...string) (out []api.LeaseEnd) {
 		for _, id := range ids {

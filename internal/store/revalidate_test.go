@@ -8,11 +8,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // What is removed of the directories of an open store is there again after the next check, with the state of this process and locked
 // against another. A check that finds all files changes nothing.
 func TestRevalidate(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		remove func(dir, run string) error

@@ -65,6 +65,7 @@ func TestWithoutAGPUOnEveryBranch(t *testing.T) {
 
 // TestOnEveryBranch runs the tests of this package on nodes with the other branches of the driver.
 func TestOnEveryBranch(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	switch {
 	case os.Getenv(driverEnv) != "":

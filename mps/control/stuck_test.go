@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A restart that an administrator requests replaces a control daemon that works, and names its clients first.
@@ -57,6 +58,7 @@ func TestRestartReplacesADaemonThatWorks(t *testing.T) {
 // Every state from which MPS does not come out by itself ends when nothing is connected, and with clients it is named, and ends with
 // the command that it names.
 func TestStuckStatesEnd(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for name, c := range map[string]struct {
 		harm func(t *testing.T, r *fixture, st *mps.State)

@@ -53,11 +53,13 @@ func shell(t *testing.T, n *harness.Node, script string) (job *harness.Job, id s
 // A process that uses a GPU without its MPS is found and stopped, whatever the driver lists of MPS: it has its environment removed,
 // or joined a server of its own. Clients and the server of the GPU are not.
 func TestBypassIsStopped(t *testing.T) {
+	enumeration.Long(t)
 	bypassIsStopped(t, bypassSpec, "GPU 0")
 }
 
 // The same in a MIG instance that is shared. A lease of another instance of the GPU is not concerned.
 func TestBypassInAnInstanceIsStopped(t *testing.T) {
+	enumeration.Long(t)
 	bypassIsStopped(t, bypassInstance, "GPU 0, 3g.20gb at ")
 }
 

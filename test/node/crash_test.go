@@ -177,6 +177,7 @@ func crashNode(t *testing.T, binaries string) (n *harness.Node, old string) {
 // The daemon is killed at every fault point of a change from one layout to another and back: between two steps, in them, and
 // while it writes its state.
 func TestDaemonKilled(t *testing.T) {
+	enumeration.Long(t)
 	binaries := buildWithFaults(t)
 	t.Run("while undoing", func(t *testing.T) {
 		t.Parallel()

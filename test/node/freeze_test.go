@@ -312,6 +312,7 @@ func TestFailOpen(t *testing.T) {
 // The daemon, gpushare-thaw and the worker are killed and stopped at each point of a freeze and a thaw, of a lease in a cgroup of gpushare
 // and of the job of an engine. No process stays frozen, and every lease runs on.
 func TestFailOpenAtEveryPoint(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	needsFreezer(t)
 	k := 0

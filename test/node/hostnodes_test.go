@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 	"github.com/gpushare/gpushare/test/programs"
 )
@@ -27,6 +28,7 @@ func withoutHelper(t *testing.T, n *harness.Node) {
 
 // What the host gets after the start of a lease is opened by the lease, and by no other.
 func TestRunningLeaseOpensWhatTheHostGetsLater(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, tt := range []struct {
 		name, late, class, node string

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -60,6 +61,7 @@ func refused(t *testing.T, n *harness.Node, hint string, command ...string) {
 
 // A layout whose instances could not be created again on this driver is left on every way: what a refusal names leads there.
 func TestEveryWayOutOfALayoutThatCannotBeUndone(t *testing.T) {
+	enumeration.Long(t)
 	const shared = "mode: mig, mig: {layout: [1c.3g.20gb, 2c.3g.20gb]}"
 	for _, tt := range []struct {
 		name, driver string

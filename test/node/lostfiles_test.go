@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -32,6 +33,7 @@ func lostFiles(t *testing.T, n *harness.Node, text string) {
 // The directory of the state is removed under the daemon. It says so, writes the state, the audit and the account again, refuses no apply,
 // and a restart finds the spec that was acknowledged.
 func TestStateDirectoryRemoved(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for name, remove := range map[string]func(dir string) error{
 		"the directory": os.RemoveAll,

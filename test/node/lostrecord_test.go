@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -28,6 +29,7 @@ tenants:
 // The record of the leases is lost while the daemon does not run. The place of a lease that still runs is not granted again
 // before it ends, and the places of no lease are.
 func TestLostRecordOfLeases(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for name, lose := range map[string]func(string) error{
 		"removed": os.Remove,

@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -117,6 +118,7 @@ func awaitBackend(t *testing.T, n *harness.Node, id, backend string, hard bool) 
 // TestDriverLimitsGPUMemory: a lease over its limit gets out of memory at the allocation and its neighbour nothing, also while
 // the daemon is dead. The limit is read back, not set again, by the next daemon, and is removed in the end.
 func TestDriverLimitsGPUMemory(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, c := range []struct{ name, node string }{
 		{"inside the driver", r615},
@@ -416,6 +418,7 @@ func TestFailedDriverLimitIsNotShown(t *testing.T) {
 // TestHangingDriverLimit: a GPU that does not answer while a lease starts delays the lease by the timeout of one call, and no limit
 // is shown.
 func TestHangingDriverLimit(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, call := range []string{"DeviceSetMemoryLimits", "DeviceGetMemoryLimits"} {
 		t.Run(call, func(t *testing.T) {

@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -56,6 +57,7 @@ const mpsDefaults = "get_default_active_thread_percentage\nget_default_device_pi
 // change without a restart, and the plan says whom it reaches; what a tenant sets on a driver that lets it is set again, and the event
 // names who was connected.
 func TestMPSLimits(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, driver := range []string{"535", "580"} {
 		t.Run(driver, func(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -20,6 +21,7 @@ func killSpec(t *testing.T) string {
 // The limit of GPU memory of a grant of MPS is watched whatever its processes ask of MPS: several clients that are each below it, and
 // a process that does not join. Nothing is called enforced that a process can refuse.
 func TestMemoryOfMPSIsWatched(t *testing.T) {
+	enumeration.Long(t)
 	for _, lists := range []string{"own", "both"} {
 		for way, script := range map[string]string{
 			"two clients":             "%[1]s & exec %[1]s",

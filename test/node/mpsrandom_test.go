@@ -55,6 +55,7 @@ type randomFaults struct {
 // with a seed that is printed. Each time all eight control daemons run again with their limits, those that were not hit are the same
 // processes, and in the end nothing is left.
 func TestMPSSurvivesRandomFaults(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	seed := uint64(time.Now().UnixNano())
 	if s, err := strconv.ParseUint(os.Getenv("GPUSHARE_SEED"), 10, 64); err == nil {

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -41,6 +42,7 @@ func followHint(t *testing.T, n *harness.Node, hint string) {
 
 // The hint of a GPU that needs a reset leads to one that takes leases: the worker, which has every GPU open, is ended for it.
 func TestHintOfAResetLeadsToItsEnd(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, tt := range []struct {
 		name, kind string

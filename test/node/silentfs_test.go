@@ -96,6 +96,7 @@ func actions(t *testing.T, n *harness.Node) string {
 // A lease ends although its process waits for a file system of its user, which never answers, wherever and however it is served. The
 // GPU is granted to the next one.
 func TestStopOfALeaseThatAFileSystemKeeps(t *testing.T) {
+	enumeration.Long(t)
 	for _, c := range []struct {
 		name, call, file string
 		frozen, traced   bool
@@ -261,6 +262,7 @@ func TestEscapeThatAFileSystemKeeps(t *testing.T) {
 // A detached program whose file or directory is on such a file system is not started: the request fails in time and says where it
 // waits, and the GPU is granted to the next one.
 func TestDetachedProgramOnASilentFileSystem(t *testing.T) {
+	enumeration.Long(t)
 	for _, c := range []struct {
 		name string
 		body func(fs *silentfs.Server) api.Detach

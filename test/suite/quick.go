@@ -1,13 +1,15 @@
 package main
 
-// left is a package that 'make quick' leaves out.
-type left struct {
+import "slices"
+
+// skipped is a package that 'make quick' leaves out.
+type skipped struct {
 	pkg, why string
 	how      string // 'go test PKG' if empty
 }
 
 // leftOut are the packages whose tests take more than about three seconds of a processor, or wait longer than that in real time.
-var leftOut = []left{
+var leftOut = []skipped{
 	{pkg: "./test/node", why: "the shipped programs on virtual nodes: minutes", how: "make build, then go test ./test/node -run NAME"},
 	{pkg: "./test/vm", why: "virtual machines: half an hour, root", how: "make test-vm; phases: VM_PHASES='install product' make test-vm"},
 	{pkg: "./test/engines", why: "a real Kubernetes and a virtual machine: root", how: "make test-engines"},
@@ -26,4 +28,18 @@ var leftOut = []left{
 	{pkg: "./cgroup", why: "freezes that last"},
 	{pkg: "./gpu/worker", why: "workers that hang and end"},
 	{pkg: "./internal/launch", why: "programs that outlive their starter"},
+}
+
+func (l skipped) command() string {
+	if l.how != "" {
+		return l.how
+	}
+	return "go test " + l.pkg
+}
+
+// quickPackages are the packages that 'suite quick' runs.
+func quickPackages(all []pkg) []string {
+	return names(all, func(k *pkg) bool {
+		return !slices.ContainsFunc(leftOut, func(l skipped) bool { return l.pkg == k.name })
+	})
 }
