@@ -69,6 +69,8 @@ type Config struct {
 	Bridges [][]int
 	// Switches is the number of NVSwitches that connect all GPUs without a bridge.
 	Switches int
+	// NoFabricManager: the program that NVSwitches need does not run.
+	NoFabricManager bool
 	// MemoryLimits is the behaviour of the memory limits of R615, and Cgroups what they apply to: nil for an older driver.
 	MemoryLimits MemoryLimitConfig
 	Cgroups      Cgroups

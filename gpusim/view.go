@@ -17,6 +17,7 @@ type View struct {
 	GPUs          []GPUView   `json:"gpus"`
 	Clients       []int       `json:"clients,omitempty"`  // pids of clients that initialised the library
 	Switches      []string    `json:"switches,omitempty"` // the NVSwitches' PCI addresses
+	FabricManager bool        `json:"fabric_manager,omitempty"`
 	Modules       []string    `json:"modules,omitempty"`  // that are loaded, of Modules
 	NodesByHelper bool        `json:"nodes_by_helper,omitempty"`
 }
@@ -58,6 +59,7 @@ func (n *Node) View(window time.Duration) View {
 	for i := range n.cfg.Switches {
 		v.Switches = append(v.Switches, switchAddress(i))
 	}
+	v.FabricManager = n.cfg.Switches > 0 && !n.cfg.NoFabricManager
 	for c := range n.clients {
 		if c.inits > 0 {
 			v.Clients = append(v.Clients, c.pid)

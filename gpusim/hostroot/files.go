@@ -42,6 +42,10 @@ func procFiles(v gpusim.View) map[string]file {
 	for i, pci := range v.Switches {
 		out["proc/driver/nvidia-nvswitch/devices/"+pci+"/information"] = file{fmt.Sprintf("Device Instance: \t %d\n", i), 0o444}
 	}
+	if v.FabricManager {
+		// The virtual node is the fabric manager too. The kernel keeps 15 characters of a name.
+		out[fmt.Sprintf("proc/%d/comm", os.Getpid())] = file{"nv-fabricmanage\n", 0o444}
+	}
 	for _, g := range v.GPUs {
 		pci := lower(g.Identity.PCI)
 		// The directories of a GPU that fell off the bus exist until the next boot.

@@ -73,6 +73,7 @@ gpus: [{model: A100-SXM4-40GB, minor: 3, pci: "0000:41:00.0", numa: 1}]`)
 		"sys/module/nvidia/version":                  `^580\.95\.05\n$`,
 
 		"proc/driver/nvidia-nvswitch/devices/0000:c5:00.0/information": "Device Instance: \t 1\n",
+		fmt.Sprintf("proc/%d/comm", os.Getpid()):                       "^nv-fabricmanage\n$",
 	} {
 		if got := h.read(path); !regexp.MustCompile(want).MatchString(got) {
 			t.Errorf("%s is %q, want %s", path, got, want)

@@ -40,9 +40,10 @@
 //	                            "off"; the default is dmem if this kernel has the controller. dmem_files: host, or every
 //	                            (every cgroup counts as one with them). unset: reading a cgroup without a limit returns
 //	                            none, or fails. context: the memory of a context itself counts, or is free
-//	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
+//	nvlink: {bridges: [[0, 1], [2, 3]], switches: 6, no_fabric_manager: false}
 //	                            the sets of GPUs, by index, that a bridge connects, and how many NVSwitches connect all
-//	                            others. The links of GPUs without bridge and switch are down
+//	                            others. The links of GPUs without bridge and switch are down. Next to switches runs a
+//	                            fabric manager, unless no_fabric_manager
 //	gpus:
 //	  - {model: A100-SXM4-40GB, count: 8}
 //	  - {model: H100-SXM5-80GB, uuid: GPU-…, pci: "0000:41:00.0", minor: 3, numa: 1, display: false, mig: true,
@@ -150,8 +151,9 @@ func (m memoryLimits) apply(to *gpusim.Config) error {
 }
 
 type nvlink struct {
-	Bridges  [][]int `yaml:"bridges"`
-	Switches int     `yaml:"switches"`
+	Bridges         [][]int `yaml:"bridges"`
+	Switches        int     `yaml:"switches"`
+	NoFabricManager bool    `yaml:"no_fabric_manager"`
 }
 
 type entry struct {
@@ -198,7 +200,7 @@ func (doc *document) file() (File, error) {
 		ContextMemory: defaultContextMemory, ServerMemory: defaultServerMemory, Latency: map[string]time.Duration{},
 		MonitorsBlockReset: doc.MonitorsBlockReset == nil || *doc.MonitorsBlockReset, ResetUnavailable: doc.NoReset,
 		HideProcessMemory: doc.HideMemory, RawSamples: doc.RawSamples,
-		Bridges: doc.NVLink.Bridges, Switches: doc.NVLink.Switches,
+		Bridges: doc.NVLink.Bridges, Switches: doc.NVLink.Switches, NoFabricManager: doc.NVLink.NoFabricManager,
 	}}
 	cfg := &f.Config
 	if cfg.DriverVersion == "" {

@@ -45,7 +45,7 @@ latency: {DeviceSetMigMode: 4s}
 monitors_block_reset: false
 switching: {slice: 2ms, whole_kernels: true}
 sampler: {naming: instant, period: 168ms, jitter: 0.1, clock: boot, zero_when_idle: true, series: unsupported}
-nvlink: {bridges: [[0, 1], [2, 3]], switches: 6}
+nvlink: {bridges: [[0, 1], [2, 3]], switches: 6, no_fabric_manager: true}
 gpus:
   - {model: A100-SXM4-40GB, count: 9}
   - {model: H100-SXM5-80GB, pci: "0002:01:00.0", minor: 20, numa: -1, layout: [3g.40gb@0, 1g.10gb@6], compute_mode: exclusive-process}
@@ -56,7 +56,7 @@ gpus:
 	c := f.Config
 	if f.Driver != "535" || c.DriverVersion != "535.183.01" || c.CUDAVersion != 12020 || c.MonitorsBlockReset ||
 		c.ContextMemory != 1<<30 || c.Latency["DeviceSetMigMode"] != 4*time.Second || len(c.GPUs) != 10 ||
-		c.Switches != 6 || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
+		c.Switches != 6 || !c.NoFabricManager || len(c.Bridges) != 2 || c.Bridges[1][1] != 3 || c.GPUs[0].Model.NVLinks != 12 {
 		t.Errorf("%+v", c)
 	}
 	if seed := c.Sampling.Seed; seed == 0 || c.Series != gpusim.SeriesUnsupported || c.Sampling != (engine.Sampling{

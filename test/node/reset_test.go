@@ -224,11 +224,23 @@ func TestWhatABridgeJoins(t *testing.T) {
 // If NVSwitches join all GPUs, the message says so and names what is missing for the reset.
 func TestWhatSwitchesJoin(t *testing.T) {
 	t.Parallel()
-	n := patient(t, replaced(t, quick, "gpus:", "nvlink: {switches: 6}\ngpus:"))
+	t.Run("the fabric manager runs", func(t *testing.T) {
+		t.Parallel()
+		testSwitches(t, "switches: 6", "the fabric manager runs (pid ")
+	})
+	t.Run("it does not run", func(t *testing.T) {
+		t.Parallel()
+		testSwitches(t, "switches: 6, no_fabric_manager: true", "the fabric manager does not run: after a reset no GPU can be used until it runs")
+	})
+}
+
+func testSwitches(t *testing.T, nvlink, want string) {
+	t.Helper()
+	n := patient(t, replaced(t, quick, "gpus:", "nvlink: {"+nvlink+"}\ngpus:"))
 	const spec = "version: v1\nnode: {enforce: on}\ngpus:\n  - {select: {index: 2}, mode: mig, mig: {layout: [3g.20gb]}}\n"
 	r := n.CLIIn(soon(t), spec, "apply", "-f", "-", "--allow-reset", "--check")
 	if r.Code != 0 || !strings.Contains(r.Out+r.Err, "6 NVSwitches of this host join it with every other GPU") ||
-		!strings.Contains(r.Out+r.Err, "the fabric manager does not run") {
+		!strings.Contains(r.Out+r.Err, want) {
 		t.Errorf("apply --check exits with %d: %s%s", r.Code, r.Out, r.Err)
 	}
 }
