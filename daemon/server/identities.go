@@ -110,9 +110,9 @@ func (x *changes) report() {
 	}
 }
 
-// NewIdentities knows only root, and the daemon's own user, self, who is an administrator too. It is given, so that a test's users are
-// who they are there whoever runs the test. getent is the program that queries the host's names; "off": none. The caller sets Spec and
-// Changed.
+// NewIdentities knows only root, and the daemon's own user, self, who is an administrator too. That is given, so that the users of a
+// test have the roles that the test gives them, and none from the user who runs it. getent is the program that queries the host's names;
+// "off": none. The caller sets Spec and Changed.
 func NewIdentities(r *report.Reporter, tasks *loop.Group, self int, getent string) *Identities {
 	ids := &Identities{
 		Reporter: r, Tasks: tasks, Names: &names.Directory{}, wake: loop.NewWake(),
