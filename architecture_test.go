@@ -620,6 +620,7 @@ var testOnly = map[string]bool{
 	"procfstest":  true,
 	"plannertest": true,
 	"servertest":  true,
+	"storetest":   true,
 	"burntest":    true,
 	"cgrouptest":  true,
 }

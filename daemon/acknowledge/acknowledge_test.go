@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -32,7 +33,7 @@ type fixture struct {
 }
 
 func newFixture(t *testing.T) *fixture {
-	f := &fixture{t: t, dir: t.TempDir(), now: time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)}
+	f := &fixture{t: t, dir: filepath.Join(t.TempDir(), "state"), now: time.Date(2025, 3, 1, 12, 0, 0, 0, time.UTC)}
 	f.start()
 	t.Cleanup(f.stop)
 	return f

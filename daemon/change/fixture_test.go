@@ -25,7 +25,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -70,10 +70,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	stored, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stored := storetest.Open(t)
 	ctx, stop := context.WithCancel(t.Context())
 	w := &fixture{T: t, port: cgrouptest.NewMemory(), idleConverger: &idleConverger{}, stop: stop}
 	w.port.Policy = &cgrouptest.Policy{}
@@ -152,7 +149,6 @@ func newFixture(t *testing.T) *fixture {
 	t.Cleanup(func() {
 		stop()
 		tasks.Wait()
-		stored.Close()
 	})
 	return w
 }

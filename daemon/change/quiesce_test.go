@@ -24,6 +24,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/mig"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -289,11 +290,7 @@ func TestUnitsAreStartedWhenAChangeIsInterrupted(t *testing.T) {
 // A unit that could not be started is retried and reported until it runs.
 func TestUnitsAreStartedUntilTheyRun(t *testing.T) {
 	host := &unitHost{runs: map[string]bool{dcgm: false}, broken: map[string]error{"start " + dcgm: errors.New("it fails")}}
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.Open(t)
 	if err := st.Update(func(s *store.State) error { s.StoppedUnits = []string{dcgm, "gone.service"}; return nil }); err != nil {
 		t.Fatal(err)
 	}

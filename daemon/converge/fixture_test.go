@@ -24,7 +24,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/spec"
 	"github.com/gpushare/gpushare/internal/step"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -113,11 +113,7 @@ type fixture struct {
 
 func newFixture(t *testing.T, document string) *fixture {
 	t.Helper()
-	stored, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stored.Close() })
+	stored := storetest.Open(t)
 	w := &fixture{
 		port:     cgrouptest.NewMemory(),
 		driver:   &idleDriver{},

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
@@ -47,11 +48,7 @@ type redNode struct {
 
 func newRedNode(t *testing.T, limits cgroup.Limits, files map[string]string) *redNode {
 	t.Helper()
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() }) // It is read only.
+	st := storetest.Open(t)
 	r, of := report.NewReporter(slog.New(slog.DiscardHandler), time.Now), state.NewState(st, false)
 	port := limitingAdapter{h: cgroup.Hierarchy{Mount: t.TempDir()}}
 	table := leasetest.TableOf(t, lease.Config{Isolation: leasetest.NoIsolation{}}, "red", "part", 1001)

@@ -7,17 +7,14 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 )
 
 // A GPU that misses one reading keeps its last reading in the device rules. What slices allow on
 // a GPU that was never read is kept.
 func TestUnresponsiveGPUKeepsItsRules(t *testing.T) {
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.Open(t)
 	d := &Policy{State: state.NewState(st, false), Hosts: &isolation.HostCache{Root: t.TempDir()}}
 	known := gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-a", Minor: 3}, Memory: gpu.Memory{Total: 1 << 30}}
 	node := &observe.Node{GPUs: []observe.GPU{{Snapshot: known, Err: gpu.ErrTimeout}}}

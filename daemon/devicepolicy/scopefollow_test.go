@@ -11,18 +11,14 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 )
 
 // The rules of a running lease follow the majors and modules of the host, and keep what cannot be known now.
 func TestRulesOfARunningLeaseFollowTheHost(t *testing.T) {
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.Open(t)
 	root := t.TempDir()
 	write := func(path, text string) {
 		t.Helper()

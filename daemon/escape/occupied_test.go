@@ -15,6 +15,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 )
 
 func TestOccupants(t *testing.T) {
@@ -45,11 +46,7 @@ func TestOccupants(t *testing.T) {
 	}
 
 	changes := 0
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.Open(t)
 	e := &Escapes{
 		Reporter:  report.NewReporter(slog.New(slog.DiscardHandler), nil),
 		State:     state.NewState(st, false),

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -46,12 +47,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	dir := t.TempDir()
-	stored, _, err := store.Open(dir, t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stored.Close() })
+	stored := storetest.Open(t)
 	f := &fixture{
 		T: t, now: time.Unix(1e9, 0), leaseOf: map[int]string{}, notes: map[string][]string{}, records: map[string]*lease.Lease{},
 		node: observe.Node{Epoch: observe.Epoch{Boot: "boot-1", Driver: "load-1"}, GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{
@@ -65,7 +61,7 @@ func newFixture(t *testing.T) *fixture {
 		Leases:   f,
 		Admit:    func() {},
 		Wake:     func() {},
-		StateDir: store.RunDir(dir),
+		StateDir: store.RunDir(stored.Path()),
 		Due:      loop.NewWake(),
 		Arrived:  loop.NewWake(),
 		LeaseLookup: func(int) func(int) (string, bool) {
@@ -411,11 +407,7 @@ func TestATransitionIsNotLost(t *testing.T) {
 	if err := f.State.Store.Close(); err != nil {
 		t.Fatal(err)
 	}
-	stored, _, err := store.Open(t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stored.Close() })
+	stored := storetest.Open(t)
 	f.line1(95, 0)
 	if f.record(gpuA).State == rules.Closed {
 		t.Fatal("the store that was closed still writes")

@@ -22,7 +22,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -124,11 +124,7 @@ func (f *fixture) mkdir(cg string) {
 
 func newFixture(t *testing.T, dmem bool, accept string) *fixture {
 	t.Helper()
-	stored, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = stored.Close() })
+	stored := storetest.Open(t)
 	f := &fixture{t: t, driver: &fakeDriver{dmem: dmem, limits: map[string]uint64{}}, now: time.Unix(1000, 0)}
 	f.node = &observe.Node{
 		GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: "GPU-1"}, Memory: gpu.Memory{Total: 40 * gib}}}},

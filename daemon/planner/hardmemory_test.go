@@ -9,17 +9,12 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 )
 
 // Each update of the lease table knows which limits can be hard: one by a change would let in a lease that accepts only a hard limit.
 func TestViewHasWhichLimitsCanBeHard(t *testing.T) {
-	dir, run := t.TempDir(), t.TempDir()
-	st, _, err := store.Open(dir, run)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer st.Close()
+	st := storetest.Open(t)
 	s := state.NewState(st, false)
 	s.SetDesired(&state.Desired{
 		Spec: &api.Spec{Node: api.NodeSpec{Enforce: "on"}},

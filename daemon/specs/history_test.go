@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 )
 
 const one, two = "version: v1\ntenants:\n  - {name: a}\n", "version: v1\ntenants:\n  - {name: a}\n  - {name: b}\n"
@@ -23,11 +24,7 @@ var noon = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 // kept is a state in which specs were accepted.
 func kept(t *testing.T, f func(*store.State)) *Specs {
 	t.Helper()
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { st.Close() })
+	st := storetest.Open(t)
 	if err := st.Update(func(s *store.State) error { f(s); return nil }); err != nil {
 		t.Fatal(err)
 	}

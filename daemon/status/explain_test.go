@@ -16,7 +16,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
@@ -30,11 +30,7 @@ func (noGPUs) Node(context.Context) (gpu.NodeInfo, error) { return gpu.NodeInfo{
 
 // Why all devices are open is reported as it was recorded, whatever the text of the missing rules says.
 func TestWhyDevicesAreOpen(t *testing.T) {
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() }) // It is read only.
+	st := storetest.Open(t)
 	root, port := t.TempDir(), cgroup.NewProcesses("a test")
 	of, hosts := state.NewState(st, false), &isolation.HostCache{Root: root}
 	observer := &observe.Observer{Driver: noGPUs{}, Slices: port, HostRoot: root, Now: time.Now}

@@ -21,6 +21,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/observe/observetest"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 )
 
 // twoTenants returns a node on which two tenants share GPUs. Everything that belongs to a tenant has its name in it.
@@ -324,11 +325,7 @@ func TestRenderedStatusIsRestrictedPerCaller(t *testing.T) {
 // closuresOf are the closures of the node of a status whose last GPU may be in a change.
 func closuresOf(t *testing.T, p *statusInputs, record func(*store.State), busy bool) closing.Closures {
 	t.Helper()
-	st, _, err := store.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
+	st := storetest.Open(t)
 	if err := st.Update(func(s *store.State) error { record(s); return nil }); err != nil {
 		t.Fatal(err)
 	}

@@ -18,7 +18,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
-	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/internal/store/storetest"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/mps"
 )
@@ -40,11 +40,7 @@ type fixture struct {
 
 func newFixture(t *testing.T) *fixture {
 	t.Helper()
-	stored, _, err := store.Open(t.TempDir(), t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { stored.Close() })
+	stored := storetest.Open(t)
 	f := &fixture{
 		now:     time.Unix(1e9, 0),
 		node:    observe.Node{GPUs: []observe.GPU{{Snapshot: gpu.Snapshot{Identity: gpu.Identity{UUID: gpuA, Index: 3}}}}},
