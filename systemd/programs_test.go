@@ -218,7 +218,7 @@ func journalctl(t *testing.T, backwards, follow, rest string) (program, argument
 	t.Helper()
 	dir := t.TempDir()
 	program, arguments = filepath.Join(dir, "journalctl"), filepath.Join(dir, "arguments")
-	text := "#!/bin/sh\necho \"$*\" >>" + arguments + "\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
+	text := "#!/bin/sh\necho \"$*\" >>'" + arguments + "'\ncase \"$*\" in\n*--sync*) ;;\n*--reverse*) cat <<'X'\n" + backwards + "\nX\n;;\n*--follow*) cat <<'X'\n" + follow + "\nX\nexec sleep 60 ;;\n*) cat <<'X'\n" + rest + "\nX\n;;\nesac\n"
 	if err := programs.Write(program, text); err != nil {
 		t.Fatal(err)
 	}

@@ -375,7 +375,7 @@ func TestApplyDrainsTheNodeInSlurm(t *testing.T) {
 		{
 			name: "it goes down while its jobs are waited for",
 			prepare: func(s *slurmSite) {
-				s.program("squeue", "#!/bin/sh\necho DOWN+DRAIN >"+s.dir+"/state\n")
+				s.program("squeue", "#!/bin/sh\necho DOWN+DRAIN >'"+s.dir+"/state'\n")
 			},
 			code: api.ExitUnreachable, state: "DOWN+DRAIN", says: []string{"cannot drain node1 in Slurm: it is DOWN+DRAIN"}, never: "state=resume",
 		},
@@ -524,7 +524,7 @@ func TestApplyDrainIsInterrupted(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	// The first job that is listed is the sign that it waits.
-	s.program("squeue", "#!/bin/sh\necho >"+s.dir+"/waits\nread x <"+s.dir+"/go\n")
+	s.program("squeue", "#!/bin/sh\necho >'"+s.dir+"/waits'\nread x <'"+s.dir+"/go'\n")
 	for _, name := range []string{"waits", "go"} {
 		if err := syscall.Mkfifo(filepath.Join(s.dir, name), 0o600); err != nil {
 			t.Fatal(err)

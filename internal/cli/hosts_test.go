@@ -38,7 +38,7 @@ func newSites(t testing.TB, answers map[string]any) *sites {
 	if err := os.Mkdir(there, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	head := "#!/bin/sh\ndir=" + s.dir + "\n"
+	head := "#!/bin/sh\ndir='" + s.dir + "'\n"
 	write("ssh", head+`while [ $# -gt 2 ]; do shift; done
 host=$1
 echo "$host" >>"$dir/ssh.log"

@@ -60,7 +60,7 @@ func TestOutputIsBoundedInTime(t *testing.T) {
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	dir := program(t, "slurmd", "exec 3>"+fifo+"\necho waiting\nsleep 1000 &\necho started >&3\nwait\n")
+	dir := program(t, "slurmd", "exec 3>'"+fifo+"'\necho waiting\nsleep 1000 &\necho started >&3\nwait\n")
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	ended := make(chan error, 1)

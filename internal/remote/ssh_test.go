@@ -44,7 +44,7 @@ func newSite(t *testing.T, script string) *site {
 	if err := f.SetReadDeadline(time.Now().Add(long)); err != nil {
 		t.Fatal(err)
 	}
-	text := "#!/bin/sh\ndir=" + dir + "\nall=\"$*\"\nwhile [ $# -gt 2 ]; do shift; done\nhost=$1 command=$2\n" +
+	text := "#!/bin/sh\ndir='" + dir + "'\nall=\"$*\"\nwhile [ $# -gt 2 ]; do shift; done\nhost=$1 command=$2\n" +
 		"report() { echo \"$@\" >>\"$dir/reports\"; }\n" + script
 	if err := programs.Write(filepath.Join(dir, "ssh"), text); err != nil {
 		t.Fatal(err)
