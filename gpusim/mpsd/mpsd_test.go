@@ -332,7 +332,7 @@ func TestKeepsADirectoryMode(t *testing.T) {
 	n, bin := node(t)
 	d := &daemon{node: n, bin: bin, pipe: filepath.Join(n.Root, "p")}
 	d.env = []string{"CUDA_MPS_PIPE_DIRECTORY=" + d.pipe}
-	if err := os.Mkdir(d.pipe, 0o711); err != nil {
+	if err := errors.Join(os.Mkdir(d.pipe, 0o711), os.Chmod(d.pipe, 0o711)); err != nil {
 		t.Fatal(err)
 	}
 	d.run(t)

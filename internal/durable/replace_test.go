@@ -54,7 +54,7 @@ func TestWhatIsPlantedAtTheName(t *testing.T) {
 		{"a directory", func(name, _ string) error { return os.Mkdir(name, 0o777) }, "it is a directory", 0},
 		{"a file of another user", func(name, _ string) error {
 			if os.Geteuid() != 0 {
-				return os.WriteFile(name, []byte("old"), 0o644)
+				return errors.Join(os.WriteFile(name, []byte("old"), 0o644), os.Chmod(name, 0o644))
 			}
 			return errors.Join(os.WriteFile(name, []byte("old"), 0o666), os.Chmod(name, 0o666), owned(name))
 		}, "", 0o644},

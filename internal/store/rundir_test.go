@@ -84,11 +84,11 @@ func TestRunDirFallsBackToThePreviousFile(t *testing.T) {
 func TestOpenLocksTheOtherDirectories(t *testing.T) {
 	t.Parallel()
 	run := t.TempDir()
-	s, _, err := Open(t.TempDir(), run)
+	s, _, err := Open(filepath.Join(t.TempDir(), "state"), run)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second := t.TempDir()
+	second := filepath.Join(t.TempDir(), "state")
 	if _, _, err := Open(second, run); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), "cannot lock "+run) ||
 		!strings.Contains(err.Error(), fmt.Sprint("pid ", os.Getpid())) {
 		t.Errorf("a second lock gives %v", err)

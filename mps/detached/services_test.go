@@ -139,7 +139,7 @@ func TestContinuesAStoppedService(t *testing.T) {
 	d := newServices(t)
 	dir := t.TempDir()
 	ready, ended := filepath.Join(dir, "ready"), filepath.Join(dir, "ended")
-	pid := startScript(t, d, `trap "echo >`+ended+`; exit 0" TERM; echo >`+ready+`; while :; do sleep 0.05; done`)
+	pid := startScript(t, d, `trap "echo >'`+ended+`'; exit 0" TERM; echo >'`+ready+`'; while :; do sleep 0.05; done`)
 	awaitState(t, d, "ready", func(mps.ServiceState) bool { _, err := os.Stat(ready); return err == nil })
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

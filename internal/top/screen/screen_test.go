@@ -19,7 +19,13 @@ import (
 	"github.com/gpushare/gpushare/internal/top"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	// As the command sets it: the library of the terminal writes characters of UTF-8 in no other locale.
+	if err := os.Setenv("LC_ALL", "C.UTF-8"); err != nil {
+		panic(err)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // patience is how long a test waits for what does not come.
 const patience = 30 * time.Second
