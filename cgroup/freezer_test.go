@@ -480,7 +480,7 @@ func TestThawWatchdogSeesAnExitBeforeItFollows(t *testing.T) {
 	if err := signal(context.Background(), daemon, 9); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "the killed daemon is gone", func() bool { return !procfs.Alive(daemon.PID, daemon.Start) })
+	eventually(t, "the killed daemon has exited", func() bool { return !procfs.Alive(daemon.PID, daemon.Start) })
 	e, err := newThawEvents(t.Context(), "deadlines")
 	if err != nil {
 		t.Fatal(err)

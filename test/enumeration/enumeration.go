@@ -26,7 +26,7 @@ import (
 const Left = "it takes long: 'make test-whole' runs it"
 
 // Long skips a test that takes longer than five seconds in 'make test' on two cores. It is the first statement of the test, so that
-// whoever reads the test and what lists them (package suite) see it.
+// a reader of the test sees it, and what lists them (package suite).
 func Long(t testing.TB) {
 	t.Helper()
 	if brief() {

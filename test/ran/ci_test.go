@@ -44,7 +44,7 @@ func TestCIRunsWhatTheReadmeSays(t *testing.T) {
 		t.Fatal(err)
 	}
 	script := string(b)
-	for _, want := range []string{"\ntest/newcomer/here.sh root ", "\ntest/newcomer/here.sh drawn "} {
+	for _, want := range []string{"\ntest/readme/here.sh root ", "\ntest/readme/here.sh drawn "} {
 		if !strings.Contains(script, want) {
 			t.Errorf(".ci/run has no line %q", strings.TrimSpace(want))
 		}

@@ -198,7 +198,7 @@ func (f tested) Write(b []byte) (int, error) {
 }
 
 // summary says what ran, what was skipped here and why, and what was left out.
-func (p *part) summary(tests []results.Test, took time.Duration, out io.Writer) {
+func (p *part) summary(tests []results.Test, duration time.Duration, out io.Writer) {
 	count, packages := map[string]int{}, 0
 	skipped := map[string][]string{} // by reason
 	for i := range tests {
@@ -216,7 +216,7 @@ func (p *part) summary(tests []results.Test, took time.Duration, out io.Writer) 
 		}
 	}
 	fmt.Fprintf(out, "\n%s: %d tests of %d packages passed in %s, %d failed, %d skipped\n",
-		p.name, count["pass"], packages, took.Round(time.Second), count["fail"], count["skip"])
+		p.name, count["pass"], packages, duration.Round(time.Second), count["fail"], count["skip"])
 	for _, why := range sorted(skipped) {
 		fmt.Fprintf(out, "  skipped here, %s: %s\n", why, list(skipped[why]))
 	}

@@ -109,7 +109,7 @@ func TestEveryTestRunsSomewhere(t *testing.T) {
 	}
 }
 
-// At the end stands what did not run: what was skipped here with its reason, what is left to another part, and what belongs to none.
+// The end names what did not run: what was skipped here with its reason, what is left to another part, and what belongs to none.
 func TestTheSummaryNamesWhatDidNotRun(t *testing.T) {
 	p := part{
 		name:     "test",

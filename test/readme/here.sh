@@ -1,12 +1,12 @@
 #!/bin/bash
-# here.sh runs the commands of README's first lines on this host, as a newcomer types them: nothing is left out, and no variable is set
+# here.sh runs the commands of README's first lines on this host, as a new user types them: nothing is left out, and no variable is set
 # that a shell does not set.
 #
 #   here.sh root    as root, in this checkout
 #   here.sh drawn   as an ordinary user on a clean clone, in an environment that SAMPLE draws: its uid and groups, umask, language, time
 #                   zone, terminal, path, and a home that is on another file system or cannot be written. It needs root, to be that user.
 #
-# What was compiled on this host is reused, as it is the second time that somebody runs them. It fails if a command fails, or takes more
+# What was compiled on this host is reused, as it is when a user runs them a second time. It fails if a command fails, or takes more
 # than twice the minutes that README names, or less than half.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -101,10 +101,10 @@ for row in "${rows[@]}"; do
 	began=$SECONDS
 	printf '\n$ %s\n' "$command"
 	typed "$command"
-	took=$((SECONDS - began))
-	printf '%s took %d s; README says %d minutes\n' "$command" "$took" "$minutes"
-	if [ $took -gt $((120 * minutes)) ] || [ $took -lt $((30 * minutes)) ]; then
-		echo "here.sh: '$command' took $took s, and README says $minutes minutes: correct README, or what made it slow" >&2
+	duration=$((SECONDS - began))
+	printf '%s: %d s; README says %d minutes\n' "$command" "$duration" "$minutes"
+	if [ $duration -gt $((120 * minutes)) ] || [ $duration -lt $((30 * minutes)) ]; then
+		echo "here.sh: '$command' needs $duration s, and README says $minutes minutes: correct README, or what made it slow" >&2
 		exit 1
 	fi
 done
