@@ -378,6 +378,7 @@ var rules = map[string]rule{
 			"api",
 			"cgroup",
 			"daemon/report",
+			"internal/durable",
 			"internal/front",
 			"internal/locks",
 			"internal/loop",
@@ -404,8 +405,8 @@ var rules = map[string]rule{
 	},
 	"daemon/devicepolicy": {
 		own: join(
-			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/loop", "internal/observe",
-			"internal/kernel/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
+			values, "cgroup/device", "daemon/planner", "daemon/report", "daemon/state", "internal/durable", "internal/loop",
+			"internal/observe", "internal/kernel/procfs", "internal/spec", "internal/step", "internal/store", "internal/vendorcdi", "isolation", "mig", "mps",
 		),
 		why: "devicepolicy decides which devices may be opened; the managers apply it",
 	},

@@ -108,9 +108,6 @@ func build(ctx context.Context, s settings.Settings, log *slog.Logger, level *sl
 	if err != nil {
 		return nil, err
 	}
-	if err := os.MkdirAll(s.RunDir, 0o755); err != nil {
-		return nil, fmt.Errorf("cannot create the run directory: %w", err)
-	}
 	st, damage, err := store.Open(s.StateDir, s.RunDir) // Daemons with one run directory use the same cgroups and sockets.
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/boundedread"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/observe"
@@ -286,7 +287,7 @@ func (pol *Policy) SyncCDILocked(files map[string][]byte) error {
 		if len(files) == 0 {
 			return nil
 		}
-		err = os.MkdirAll(dir, 0o755)
+		err = durable.MakeDirectories(dir, 0o755) // Files of others will be there too, which users read.
 	}
 	if err != nil {
 		return err

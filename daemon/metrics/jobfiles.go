@@ -66,13 +66,8 @@ func (j *JobFiles) Run(ctx context.Context) {
 // sync makes the files those of the leases.
 func (j *JobFiles) sync() error {
 	refuse := func(err error) error { return fmt.Errorf("cannot write the job files of dcgm-exporter: %w", err) }
-	// dcgm-exporter may run as another user, whom the daemon's umask would not let read.
-	switch err := os.Mkdir(j.Dir, 0o755); {
-	case err == nil:
-		if err := os.Chmod(j.Dir, 0o755); err != nil {
-			return refuse(err)
-		}
-	case !errors.Is(err, fs.ErrExist):
+	// dcgm-exporter may run as another user.
+	if err := durable.MakeDirectory(j.Dir, 0o755); err != nil {
 		return refuse(err)
 	}
 	there, _, err := boundedread.Entries(j.Dir, boundedread.Files)

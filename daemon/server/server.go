@@ -20,6 +20,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/internal/durable"
 	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/internal/request"
 )
@@ -248,7 +249,7 @@ func (s *Server) NewServer(ctx context.Context) *http.Server {
 
 // Listen opens the socket, which every local user may reach: rights come from credentials.
 func Listen(path string) (net.Listener, error) {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := durable.MakeDirectories(filepath.Dir(path), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create the directory of the socket: %w", err)
 	}
 	// This is the only daemon on the state directory (it has the lock), so an existing socket belongs to one that has exited.

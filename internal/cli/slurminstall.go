@@ -133,7 +133,7 @@ func (a *app) slurmInstall(f *slurmSite) error {
 		if f.dry || file.Done == "unchanged" {
 			continue
 		}
-		if err := os.Mkdir(filepath.Dir(file.Path), 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+		if err := durable.MakeDirectory(filepath.Dir(file.Path), 0o755); err != nil {
 			return err
 		}
 		if err := siteDirectories(f.dir, filepath.Dir(file.Path)); err != nil {

@@ -36,7 +36,7 @@ func (a *app) notePath(job uint64) string {
 func (a *app) writeNote(job *slurm.Job, n *slurm.Note) error {
 	path := a.notePath(job.ID)
 	dir := filepath.Dir(path)
-	if err := os.Mkdir(dir, 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+	if err := durable.MakeDirectory(dir, 0o711); err != nil {
 		return err
 	}
 	if err := ownDirectory(dir); err != nil {

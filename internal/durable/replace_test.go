@@ -172,6 +172,35 @@ func TestLinksToTheDirectory(t *testing.T) {
 	}
 }
 
+// A directory that is made has its mode whatever the umask; one that is there keeps its own.
+func TestMakeDirectory(t *testing.T) {
+	mask := syscall.Umask(0o077)
+	defer syscall.Umask(mask)
+	top := t.TempDir()
+	for _, c := range []struct {
+		about string
+		do    func(string, fs.FileMode) error
+		name  string
+		mode  fs.FileMode
+		want  fs.FileMode // 0: it cannot be made
+	}{
+		{"one below none", MakeDirectory, "above/below", 0o755, 0},
+		{"both", MakeDirectories, "above/below", 0o755, 0o755},
+		{"the one above", MakeDirectory, "above", 0o711, 0o755},
+		{"both are there", MakeDirectories, "above/below", 0o711, 0o755},
+		{"one", MakeDirectory, "alone", 0o711, 0o711},
+		{"it is there", MakeDirectory, "alone", 0o755, 0o711},
+	} {
+		name := filepath.Join(top, c.name)
+		if err := c.do(name, c.mode); (err == nil) != (c.want != 0) {
+			t.Errorf("%s: %v", c.about, err)
+		}
+		if i, err := os.Stat(name); c.want != 0 && (err != nil || i.Mode().Perm() != c.want) {
+			t.Errorf("%s: the mode is %v, %v, want %v", c.about, i.Mode(), err, c.want)
+		}
+	}
+}
+
 // Without a mode a new file has that of the umask; a file of the caller keeps its group.
 func TestModesOfNewFiles(t *testing.T) {
 	mask := syscall.Umask(0o027)

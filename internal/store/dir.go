@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -42,9 +43,9 @@ const (
 	runMode   = 0o755
 )
 
-// openDir opens the directory, and creates it if missing: only its owner may read it.
-func openDir(path string) (osDir, error) {
-	if err := os.MkdirAll(path, stateMode); err != nil {
+// openDir opens the directory, and creates it with its mode if missing.
+func openDir(path string, mode fs.FileMode) (osDir, error) {
+	if err := durable.MakeDirectories(path, mode); err != nil {
 		return osDir{}, err
 	}
 	root, err := os.OpenRoot(path)

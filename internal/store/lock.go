@@ -33,7 +33,7 @@ func lock(d osDir) (*os.File, error) {
 
 // lockDir locks a directory, until its lock is closed. It is created if missing.
 func lockDir(path string) (locked, error) {
-	d, err := openDir(path)
+	d, err := openDir(path, runMode)
 	if err != nil {
 		return locked{}, fmt.Errorf("cannot open %s: %w", path, err)
 	}

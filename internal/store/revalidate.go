@@ -90,13 +90,7 @@ func (s *Store) revalidateLocked() (lost []string, err error) {
 
 // retake locks a directory again that was removed, or whose lock was.
 func (s *Store) retake(l *locked) error {
-	if _, err := os.Lstat(l.path); errors.Is(err, fs.ErrNotExist) {
-		// The umask of the daemon may be narrower.
-		if err := errors.Join(os.MkdirAll(l.path, l.mode), os.Chmod(l.path, l.mode)); err != nil {
-			return err
-		}
-	}
-	d, err := openDir(l.path)
+	d, err := openDir(l.path, l.mode)
 	if err != nil {
 		return err
 	}

@@ -66,7 +66,7 @@ func Open(path string, others ...string) (_ *Store, _ Report, err error) {
 		}
 		locks = append(locks, l)
 	}
-	d, err := openDir(path)
+	d, err := openDir(path, stateMode)
 	if err != nil {
 		return nil, Report{}, fmt.Errorf("cannot open %s: %w", path, err)
 	}
