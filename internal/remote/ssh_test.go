@@ -324,7 +324,7 @@ func TestQuote(t *testing.T) {
 			continue
 		}
 		read++
-		out, err := exec.CommandContext(t.Context(), shell[0], append(shell[1:], text)...).CombinedOutput()
+		out, err := exec.CommandContext(t.Context(), shell[0], append(shell[1:], text)...).Output()
 		if want := strings.Join(words, "\n") + "\n"; err != nil || string(out) != want {
 			t.Errorf("%s: %v, it reads\n%swant\n%s", shell[0], err, out, want)
 		}

@@ -20,8 +20,8 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// As the command sets it: the library of the terminal writes characters of UTF-8 in no other locale.
-	if err := os.Setenv("LC_ALL", "C.UTF-8"); err != nil {
+	// As the command sets it: the library of the terminal writes characters of UTF-8 in no other locale, and no color with NO_COLOR.
+	if err := errors.Join(os.Setenv("LC_ALL", "C.UTF-8"), os.Unsetenv("NO_COLOR")); err != nil {
 		panic(err)
 	}
 	goleak.VerifyTestMain(m)
