@@ -684,7 +684,7 @@ func TestReloadIsReported(t *testing.T) {
 }
 
 func TestUnreachable(t *testing.T) {
-	_, err := Open(within(t, time.Second), Options{Address: "unix:path=" + t.TempDir() + "/none", Mount: fakeMount(t)})
+	_, err := Open(within(t, time.Second), Options{Address: busAddress(t.TempDir() + "/none"), Mount: fakeMount(t)})
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("no bus: %v", err)
 	}
@@ -698,7 +698,7 @@ func TestSilentBus(t *testing.T) {
 	}
 	t.Cleanup(l.stop)
 	begin := time.Now()
-	_, err = Open(within(t, 100*time.Millisecond), Options{Address: "unix:path=" + socket, Mount: fakeMount(t)})
+	_, err = Open(within(t, 100*time.Millisecond), Options{Address: busAddress(socket), Mount: fakeMount(t)})
 	if !errors.Is(err, ErrUnavailable) {
 		t.Errorf("a silent bus: %v", err)
 	}

@@ -600,7 +600,7 @@ func privateBus(t *testing.T) (address string) {
 	if err := os.Mkdir(policyDir(socket), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	text := `<busconfig><type>system</type><listen>unix:path=` + socket + `</listen><auth>EXTERNAL</auth>
+	text := `<busconfig><type>system</type><listen>` + busAddress(socket) + `</listen><auth>EXTERNAL</auth>
 <policy context="default"><allow user="*"/><allow own="*"/><allow send_destination="*" eavesdrop="true"/>
 <allow receive_sender="*"/><allow send_type="signal"/><allow receive_type="signal"/></policy>
 <policy user="root"><allow send_destination="` + busName + `"/></policy>
@@ -625,7 +625,22 @@ func privateBus(t *testing.T) (address string) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatalf("dbus-daemon prints no address: %v", err)
 	}
-	return "unix:path=" + socket
+	return busAddress(socket)
+}
+
+const unixPath = "unix:path="
+
+// busAddress is the address of a bus on a socket. TMPDIR may have characters that an address quotes.
+func busAddress(socket string) string { return unixPath + dbus.EscapeBusAddressValue(socket) }
+
+// socketOf is the socket of an address.
+func socketOf(t *testing.T, address string) string {
+	t.Helper()
+	socket, err := dbus.UnescapeBusAddressValue(strings.TrimPrefix(address, unixPath))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return socket
 }
 
 // policyDir is the directory of a private bus's further policies.
@@ -675,14 +690,14 @@ func startProxy(t *testing.T, address string) (*proxy, string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{l: l, bus: strings.TrimPrefix(address, "unix:path=")}
+	p := &proxy{l: l, bus: socketOf(t, address)}
 	p.wg.Go(p.serve)
 	t.Cleanup(func() {
 		l.Close()
 		p.cut()
 		p.wg.Wait()
 	})
-	return p, "unix:path=" + socket
+	return p, busAddress(socket)
 }
 
 func (p *proxy) serve() {

@@ -43,7 +43,7 @@ func TestMigrationPolicy(t *testing.T) {
 		t.Skip("needs root to be another user")
 	}
 	f, address := startFake(t, nil)
-	socket := strings.TrimPrefix(address, "unix:path=")
+	socket := socketOf(t, address)
 	for dir := filepath.Dir(socket); dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		if err := os.Chmod(dir, 0o755); err != nil {
 			t.Fatal(err)

@@ -84,7 +84,7 @@ func TestRunDirFallsBackToThePreviousFile(t *testing.T) {
 // Two daemons with different state directories and the same run directory.
 func TestOpenLocksTheOtherDirectories(t *testing.T) {
 	t.Parallel()
-	run := t.TempDir()
+	run := filepath.Join(t.TempDir(), "run")
 	s, _, err := Open(filepath.Join(t.TempDir(), "state"), run)
 	if err != nil {
 		t.Fatal(err)
