@@ -39,8 +39,8 @@ func TestFirstScreen(t *testing.T) {
 	}
 }
 
-// Every page and every program is found from README.md.
-func TestEveryPageAndProgramIsInTheReadme(t *testing.T) {
+// Every document and every program is found from README.md.
+func TestEveryDocumentAndProgramIsInTheReadme(t *testing.T) {
 	readme := read(t, "README.md")
 	for _, name := range documentNames(t)[1:] {
 		if !strings.Contains(readme, "]("+name) {
@@ -65,9 +65,9 @@ func TestEveryPageAndProgramIsInTheReadme(t *testing.T) {
 	}
 }
 
-// claims are what README.md promises, each with a page and the words there that it rests on. A page that says something else by now makes
-// the claim false.
-var claims = []struct{ claim, page, rests string }{
+// claims are what README.md promises, each with a document and the words there that it rests on. A document that says something else by
+// now makes the claim false.
+var claims = []struct{ claim, document, rests string }{
 	{"It needs no scheduler, database, `LD_PRELOAD` or patched driver", "SCOPE.md", "`LD_PRELOAD`, patched drivers, interposers"},
 	{"It needs no scheduler, database,", "SCOPE.md", "a network API, a database"},
 	{"[Kubernetes](docs/kubernetes.md) may run on it", "docs/kubernetes.md", "gpushare carves, counts and enforces on the node"},
@@ -84,14 +84,14 @@ var claims = []struct{ claim, page, rests string }{
 // What README.md said once and is not so.
 var notSo = []string{"no Kubernetes", "latency is that of a round", "go.dev/dl"}
 
-func TestClaimsOfTheReadmeRestOnPages(t *testing.T) {
+func TestClaimsOfTheReadmeRestOnDocuments(t *testing.T) {
 	readme := strings.Join(strings.Fields(read(t, "README.md")), " ")
 	for _, c := range claims {
 		if !strings.Contains(readme, c.claim) {
-			t.Errorf("README.md does not say %q any more: change the claim here, with the page that it rests on", c.claim)
+			t.Errorf("README.md does not say %q any more: change the claim here, with the document that it rests on", c.claim)
 		}
-		if text := strings.Join(strings.Fields(read(t, c.page)), " "); !strings.Contains(text, c.rests) {
-			t.Errorf("README.md says %q, and %s does not say %q any more", c.claim, c.page, c.rests)
+		if text := strings.Join(strings.Fields(read(t, c.document)), " "); !strings.Contains(text, c.rests) {
+			t.Errorf("README.md says %q, and %s does not say %q any more", c.claim, c.document, c.rests)
 		}
 	}
 	for _, text := range notSo {
