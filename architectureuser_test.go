@@ -11,13 +11,13 @@ import (
 	"testing"
 )
 
-// askForUser are the files of the daemon that ask which user runs it, and why they are not told.
+// askForUser are the files of the daemon that ask which user runs it, and why they are not given.
 var askForUser = map[string]string{
 	"daemon/build.go":     "the wiring, which tells the others",
 	"daemon/stop/rule.go": "it compares a process with this one, both as the kernel has them",
 }
 
-// The daemon decides about users by the uid that it is told. One that is asked for is the developer's in a test, and then a member of the
+// The daemon decides about users by the uid that it is given. One that is asked for is the developer's in a test, and then a member of the
 // test who has it by chance is an administrator.
 func TestTheDaemonIsToldItsUser(t *testing.T) {
 	asks := map[string]bool{}

@@ -10,11 +10,13 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // TestSimGenerations runs every operation of the worker on one board behind the libraries of five driver branches. What a branch
 // lacks is missing in the answers, and no error.
 func TestSimGenerations(t *testing.T) {
+	enumeration.Long(t)
 	for _, tt := range []struct {
 		driver, version string
 		cuda            int

@@ -18,6 +18,7 @@ import (
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // writesOf counts the calls that change the node.
@@ -76,6 +77,7 @@ func stepsTo(t *testing.T, c gpu.Driver, id gpu.UUID, layout ...string) ([]step.
 // TestSimMIGWithoutAFunction removes the functions of MIG from the library, one at a time. A change that needs it is refused
 // with its name and the version of the library before anything is written; every other change is carried out whole.
 func TestSimMIGWithoutAFunction(t *testing.T) {
+	enumeration.Long(t)
 	n := serve(t, "driver: \"580\"\ngpus:\n  - {model: H100-SXM5-80GB}\n", worker.Deadlines{})
 	client := lackingClients(t, n)
 	info := n.readGPUs(testContext(t))

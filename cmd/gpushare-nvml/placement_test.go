@@ -14,6 +14,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/mig"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // computeDrivers are the drivers by what they have of placements of compute instances: their libraries' symbols.
@@ -165,6 +166,7 @@ func uuidsOf(truth string) []string {
 // Each call that changes the driver fails once on the way between layouts of shared GPU instances. What was done is undone with every
 // driver, and the next try reaches the layout.
 func TestSimEveryCallOfSharedLayoutsFailsOnce(t *testing.T) {
+	enumeration.Long(t)
 	n := serve(t, old, worker.Deadlines{})
 	client := lackingClients(t, n)
 	n.readGPUs(testContext(t))

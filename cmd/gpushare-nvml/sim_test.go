@@ -25,6 +25,7 @@ import (
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/leftover"
 )
 
@@ -805,6 +806,7 @@ func TestSimExcludedIsNotTouched(t *testing.T) {
 
 // TestSimHangAtStart lets one GPU hang before the first worker starts: only this GPU becomes unresponsive.
 func TestSimHangAtStart(t *testing.T) {
+	enumeration.Long(t)
 	n := serve(t, hopper, worker.Deadlines{Start: 10 * time.Second}) // The second start is one of a worker next to other work.
 	ctx := testContext(t)
 	var st struct {
