@@ -84,7 +84,7 @@ func newAdoptionFixture(t *testing.T) *adoptionFixture {
 		tree := cgroup.NewProcesses("a test")
 		ctx, stop = context.WithCancel(t.Context())
 		s := settings.Defaults()
-		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), dir, filepath.Join(dir, "cdi"), "off"
+		s.StateDir, s.RunDir, s.CDIDir, s.Getent = filepath.Join(dir, "state"), filepath.Join(dir, "run"), filepath.Join(dir, "cdi"), "off"
 		d, err := build(ctx, s, slog.New(slog.NewTextHandler(t.Output(), nil)), &slog.LevelVar{}, environment{
 			self: servertest.UidSelf,
 			findHost: func(context.Context, settings.Settings, *slog.Logger, host.HostEvents) (*host.Host, error) {

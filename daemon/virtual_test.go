@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"net/http"
@@ -221,6 +222,19 @@ func (w *virtual) kill() {
 		w.Fatal(err)
 	}
 	if err := os.CopyFS(next, os.DirFS(w.dir)); err != nil {
+		w.Fatal(err)
+	}
+	// It gives directories the mode of the umask.
+	if err := fs.WalkDir(os.DirFS(w.dir), ".", func(name string, d fs.DirEntry, err error) error {
+		if err != nil || !d.IsDir() {
+			return err
+		}
+		info, err := d.Info()
+		if err != nil {
+			return err
+		}
+		return os.Chmod(filepath.Join(next, name), info.Mode().Perm())
+	}); err != nil {
 		w.Fatal(err)
 	}
 	w.port.setDead(true)

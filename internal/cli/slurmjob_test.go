@@ -350,6 +350,16 @@ func TestSlurmHealthDrainsForAnUnusableGPUAlone(t *testing.T) {
 	}
 }
 
+// siteDir is a new directory of slurm.conf. Whatever the umask, none but its owner writes to it.
+func siteDir(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
 // siteCommand runs install, uninstall and check in a directory, where Slurm runs no script.
 func siteCommand(t *testing.T, args ...string) result {
 	t.Helper()
@@ -359,7 +369,7 @@ func siteCommand(t *testing.T, args ...string) result {
 // A script that Slurm runs, or may run, is not removed: without it the node is drained. Then none is.
 func TestSlurmUninstallRefuses(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := siteDir(t)
 	if r := siteCommand(t, "install", "--dir", dir); r.code != 0 || !strings.Contains(r.out, "Slurm drains a node that lacks its Prolog") {
 		t.Fatalf("%d: %s%s", r.code, r.out, r.err)
 	}
@@ -396,7 +406,7 @@ var siteFiles = []string{"prolog.d/gpushare", "epilog.d/gpushare", "gpushare-tas
 // Install writes what is not there or is of another version, a second time nothing, and uninstall removes exactly that.
 func TestSlurmInstall(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir := siteDir(t)
 	there := func() (out []string) {
 		for _, f := range siteFiles {
 			if _, err := os.Stat(filepath.Join(dir, f)); err == nil {
@@ -521,7 +531,7 @@ func TestSlurmInstallRefuses(t *testing.T) {
 func TestSlurmCheckOfTheScripts(t *testing.T) {
 	t.Parallel()
 	const gpu = "slurmd: Gres Name=gpu Type=a30 Count=1 Index=0 ID=7696487 File=/dev/nvidia0 Links=(null) Flags=HAS_FILE"
-	dir := t.TempDir()
+	dir := siteDir(t)
 	config := func(more string) map[string]string {
 		return map[string]string{
 			"slurmd":   gpu,
