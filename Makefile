@@ -26,6 +26,13 @@ STRESSLOAD ?= 4
 # The same flags for all builds, those in tests included. Otherwise the NVML binding is compiled again for each.
 override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 export GOFLAGS
+# Go keeps what it compiled and loaded below the home of the user. Where that cannot be, it is in build/.
+ifneq ($(shell mkdir -p "$$($(GO) env GOCACHE)" "$$($(GO) env GOMODCACHE)" 2>/dev/null && echo yes),yes)
+export GOCACHE    := $(CURDIR)/build/.go/cache
+export GOMODCACHE := $(CURDIR)/build/.go/modules
+# Otherwise 'make clean' could not remove them.
+override GOFLAGS  += -modcacherw
+endif
 PREFIX    ?= /usr
 DESTDIR   ?=
 

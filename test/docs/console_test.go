@@ -4,9 +4,9 @@ import (
 	"context"
 	"os"
 	"os/exec"
-	"os/user"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -65,10 +65,11 @@ func runDocument(t *testing.T, bin, name string, p *documents.Document) {
 			t.Error(err)
 		}
 	})
+	reader := readerOf(t, n)
 	if err := n.Start(ctx); err != nil {
 		t.Fatal(err)
 	}
-	walked := virtualHost(t, n).Walk(ctx, name, p)
+	walked := virtualHost(t, n, reader).Walk(ctx, name, p)
 	for _, wrong := range walked.Wrong {
 		t.Error(wrong)
 	}
@@ -83,9 +84,37 @@ var harmless = []string{"gpushare", "gpusim", "eval", "sed", "curl"}
 // installed is where the package has the examples.
 const installed = "/usr/share/gpushare/"
 
+// readerOf is the name of the user who runs this test. If their host has none, that of the node has: members have names.
+func readerOf(t *testing.T, n *harness.Node) string {
+	t.Helper()
+	uid := strconv.Itoa(os.Geteuid())
+	if line, err := exec.Command("getent", "passwd", uid).Output(); err == nil {
+		name, _, _ := strings.Cut(string(line), ":")
+		return name
+	}
+	getent := filepath.Join(t.TempDir(), "getent")
+	n.Settings = map[string]string{"getent": getent}
+	text := `#!/bin/sh
+database=$1
+shift
+missing=0
+for key; do
+	case $database:$key in
+	passwd:reader | passwd:` + uid + `) echo 'reader:x:` + uid + `:` + strconv.Itoa(os.Getegid()) + `::/:/bin/sh' ;;
+	*) getent "$database" "$key" || missing=2 ;;
+	esac
+done
+exit $missing
+`
+	if err := programs.Write(getent, text); err != nil {
+		t.Fatal(err)
+	}
+	return "reader"
+}
+
 // virtualHost is a virtual node for the user who runs this test: a directory, and the programs and examples as a package would
 // install them.
-func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
+func virtualHost(t *testing.T, n *harness.Node, reader string) *documents.Host {
 	t.Helper()
 	dir := t.TempDir()
 	share, err := filepath.Abs(root)
@@ -102,16 +131,12 @@ func virtualHost(t *testing.T, n *harness.Node) *documents.Host {
 			t.Fatal(err)
 		}
 	}
-	me, err := user.Current()
-	if err != nil {
-		t.Fatal(err)
-	}
 	env := append(
 		n.Environ(),
 		"PATH="+own+":"+n.Bin+":"+os.Getenv("PATH"),
 		"NO_COLOR=1",
 		"COLUMNS=100",
-		"READER="+me.Username,
+		"READER="+reader,
 		"TZ=Asia/Kolkata",
 	)
 	shell := func(ctx context.Context, _, text string) *exec.Cmd {
