@@ -11,16 +11,16 @@ import (
 	"testing"
 )
 
-// askForUser are the files of the daemon that ask which user runs it, and why they are not given.
-var askForUser = map[string]string{
-	"daemon/build.go":     "the wiring, which tells the others",
+// readOwnUser are the files of the daemon that read which user runs it, and why that is not given to them.
+var readOwnUser = map[string]string{
+	"daemon/build.go":     "the wiring, which gives it to the others",
 	"daemon/stop/rule.go": "it compares a process with this one, both as the kernel has them",
 }
 
-// The daemon decides about users by the uid that it is given. One that is asked for is the developer's in a test, and then a member of the
-// test who has it by chance is an administrator.
-func TestTheDaemonIsToldItsUser(t *testing.T) {
-	asks := map[string]bool{}
+// The daemon decides about users by the uid that is given to it as its own. One that it reads is the developer's in a test, and then a
+// member in the test who has it by chance is an administrator.
+func TestOwnUserIsGiven(t *testing.T) {
+	reads := map[string]bool{}
 	err := filepath.WalkDir("daemon", func(file string, d fs.DirEntry, err error) error {
 		if err != nil || d.IsDir() || !strings.HasSuffix(file, ".go") || strings.HasSuffix(file, "_test.go") {
 			return err
@@ -40,8 +40,8 @@ func TestTheDaemonIsToldItsUser(t *testing.T) {
 				!slices.Contains([]string{"Getuid", "Geteuid", "Getresuid", "Getgid", "Getegid", "Getresgid", "Getgroups", "Current"}, name) {
 				return true
 			}
-			if asks[file] = true; askForUser[file] == "" {
-				t.Errorf("%s calls %s.%s: take the uid as a value, which daemon/build.go gives, or say in askForUser why not", file, of.Name, name)
+			if reads[file] = true; readOwnUser[file] == "" {
+				t.Errorf("%s calls %s.%s: take the uid as a value, which daemon/build.go gives, or say in readOwnUser why not", file, of.Name, name)
 			}
 			return true
 		})
@@ -50,9 +50,9 @@ func TestTheDaemonIsToldItsUser(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for file := range askForUser {
-		if !asks[file] {
-			t.Errorf("%s asks for no user any more: remove it from askForUser", file)
+	for file := range readOwnUser {
+		if !reads[file] {
+			t.Errorf("%s reads no user any more: remove it from readOwnUser", file)
 		}
 	}
 }
