@@ -6,15 +6,19 @@
 #   here.sh drawn   as an ordinary user on a clean clone, in an environment that SAMPLE draws: its uid and groups, umask, language, time
 #                   zone, terminal, path, and a home that is on another file system or cannot be written. It needs root, to be that user.
 #
+# Commands that follow run after them, in the same way.
+#
 # What was compiled on this host is reused, as it is when a user runs them a second time. It fails if a command fails, or takes more
 # than twice the minutes that README names, or less than half.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 who=${1:-}
-if [ $# != 1 ] || { [ "$who" != root ] && [ "$who" != drawn ]; }; then
-	echo "usage: here.sh root|drawn" >&2
+if [ "$who" != root ] && [ "$who" != drawn ]; then
+	echo "usage: here.sh root|drawn [COMMAND...]" >&2
 	exit 2
 fi
+shift
+more=("$@")
 if [ "$(id -u)" != 0 ]; then
 	echo "here.sh: it needs root" >&2
 	exit 1
@@ -107,4 +111,8 @@ for row in "${rows[@]}"; do
 		echo "here.sh: '$command' needs $duration s, and README says $minutes minutes: correct README, or what made it slow" >&2
 		exit 1
 	fi
+done
+for command in "${more[@]}"; do
+	printf '\n$ %s\n' "$command"
+	typed "$command"
 done
