@@ -17,6 +17,7 @@ import (
 	"github.com/gpushare/gpushare/gpusim/hostroot"
 	"github.com/gpushare/gpushare/gpusim/nodefile"
 	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // flags returns a flag set that prints to std.
@@ -100,7 +101,7 @@ func serveNode(ctx context.Context, path, dir, library string, mknod bool, std s
 
 // lockRoot makes sure that one process serves a root. Closing the file releases the lock.
 func lockRoot(dir string) (*os.File, error) {
-	if err := os.MkdirAll(server.Dir(dir), 0o755); err != nil {
+	if err := durable.MakeDirectories(server.Dir(dir), 0o755); err != nil {
 		return nil, fmt.Errorf("cannot create host root: %w", err)
 	}
 	f, err := os.OpenFile(filepath.Join(server.Dir(dir), "lock"), os.O_CREATE|os.O_RDWR, 0o600)

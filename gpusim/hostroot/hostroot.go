@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // The character device majors. The first is assigned to NVIDIA; the kernel allocates the others dynamically.
@@ -87,7 +88,7 @@ func (r *Root) path(parts ...string) string {
 // install installs the library and the tools.
 func (r *Root) install() error {
 	for _, d := range []string{"usr/lib", "usr/bin", "dev", "etc", "run"} {
-		if err := os.MkdirAll(r.path(d), 0o755); err != nil {
+		if err := durable.MakeDirectories(r.path(d), 0o755); err != nil {
 			return fmt.Errorf("cannot create host root: %w", err)
 		}
 	}
@@ -126,7 +127,7 @@ func link(target, path string) error {
 
 // replace writes a file atomically.
 func replace(path string, b []byte, mode os.FileMode) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := durable.MakeDirectories(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot write host root: %w", err)
 	}
 	tmp := path + ".new"
@@ -289,7 +290,7 @@ func MakeNode(dir, name string, major, minor uint32, mode os.FileMode, mknod boo
 	if _, err := os.Lstat(path); err == nil {
 		return nil
 	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := durable.MakeDirectories(filepath.Dir(path), 0o755); err != nil {
 		return fmt.Errorf("cannot create device node: %w", err)
 	}
 	if mknod {

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // The sockets below run/gpusim of the host root.
@@ -56,7 +57,7 @@ func New(node *gpusim.Node, log *slog.Logger) *Server {
 // Serve creates the sockets below the host root and serves until ctx ends. It calls ready when all three listen.
 func (s *Server) Serve(ctx context.Context, root string, ready func()) error {
 	dir := Dir(root)
-	if err := os.MkdirAll(dir, 0o755); err != nil {
+	if err := durable.MakeDirectories(dir, 0o755); err != nil {
 		return fmt.Errorf("cannot create socket directory: %w", err)
 	}
 	// A socket address has at most 107 characters: the sockets are created through the directory's descriptor.

@@ -2,14 +2,16 @@
 package programs
 
 import (
+	"errors"
 	"os"
 	"syscall"
 )
 
-// Write writes a program that everybody may execute. No program is started by this process meanwhile: between its fork and its exec a
+// Write writes a program that everybody may execute, whatever the umask. No program is started by this process meanwhile: between its fork and its exec a
 // child has the file open for writing, and to execute it fails with ETXTBSY then (go.dev/issue/22315).
 func Write[T ~string | ~[]byte](path string, text T) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
-	return os.WriteFile(path, []byte(text), 0o755) //nolint:gosec // it is executed, also by other users
+	const mode = 0o755 // It is executed, also by other users.
+	return errors.Join(os.WriteFile(path, []byte(text), mode), os.Chmod(path, mode)) //nolint:gosec // as above
 }

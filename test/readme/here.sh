@@ -36,8 +36,8 @@ fi
 draw() {
 	local name=$1 sum
 	shift
-	sum=$(printf '%s %s' "$sample" "$name" | cksum)
-	shift $((${sum%% *} % $#))
+	sum=$(printf '%s %s' "$sample" "$name" | sha256sum)
+	shift $((16#${sum:0:8} % $#))
 	printf '%s' "$1"
 }
 

@@ -31,7 +31,9 @@ func (b *Builder) Path(tb testing.TB) string {
 		b.path = filepath.Join(b.dir, "gpusim-burn")
 		cmd := exec.CommandContext(tb.Context(), gcc, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror",
 			"-o", b.path, filepath.Join(moduleRoot(tb), "gpusim/burn/burn.c"))
-		b.out, b.err = cmd.CombinedOutput()
+		if b.out, b.err = cmd.CombinedOutput(); b.err == nil {
+			b.err = os.Chmod(b.path, 0o755) // Other users execute it too.
+		}
 	})
 	if b.err != nil {
 		tb.Fatalf("cannot build gpusim-burn: %v\n%s", b.err, b.out)

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpusim/engine"
+	"github.com/gpushare/gpushare/internal/durable"
 )
 
 // Node serves contexts of one GPU below its own host root.
@@ -63,7 +64,7 @@ func Start(tb testing.TB) *Node {
 		conns:  map[net.Conn]struct{}{},
 	}
 	for _, dir := range []string{"dev/nvidia-caps", "run/gpusim", "usr/bin"} {
-		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
+		if err := durable.MakeDirectories(filepath.Join(root, dir), 0o755); err != nil {
 			tb.Fatal(err)
 		}
 	}
