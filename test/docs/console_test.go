@@ -140,7 +140,7 @@ func virtualHost(t *testing.T, n *harness.Node, reader string) *documents.Host {
 		"TZ=Asia/Kolkata",
 	)
 	shell := func(ctx context.Context, _, text string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, "bash", "-c", strings.ReplaceAll(text, installed, share+"/"))
+		cmd := exec.CommandContext(ctx, "bash", "-c", strings.ReplaceAll(text, installed, "'"+share+"/'"))
 		cmd.Dir, cmd.Env = dir, env
 		return cmd
 	}

@@ -5,8 +5,8 @@ package documents
 func Program(burn string) string {
 	return `#!/bin/sh
 case " $* " in
-*" --epochs "*) exec ` + burn + ` --memory 1GiB --kernel 5ms --queue 5 --seconds 60 >/dev/null ;;
-*) exec ` + burn + ` --memory 64MiB --seconds 1 >/dev/null ;;
+*" --epochs "*) exec '` + burn + `' --memory 1GiB --kernel 5ms --queue 5 --seconds 60 >/dev/null ;;
+*) exec '` + burn + `' --memory 64MiB --seconds 1 >/dev/null ;;
 esac
 `
 }

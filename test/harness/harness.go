@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -79,6 +80,9 @@ func spawn(cmd *exec.Cmd) (*process, error) {
 
 // keep lets the supervisor end this node when this process is killed, and Close is not called.
 func (n *Node) keep() error {
+	if err := n.link(); err != nil {
+		return err
+	}
 	if n.kept {
 		return nil
 	}
@@ -90,6 +94,26 @@ func (n *Node) keep() error {
 		return err
 	}
 	n.kept = true
+	return nil
+}
+
+// link gives the programs a path without a space: tests write it in commands of a shell.
+func (n *Node) link() error {
+	if !strings.Contains(n.Bin, " ") || strings.Contains(n.Dir, " ") {
+		return nil
+	}
+	bin, err := filepath.Abs(n.Bin)
+	if err != nil {
+		return fmt.Errorf("cannot find the programs: %w", err)
+	}
+	link := filepath.Join(n.Dir, "bin")
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("cannot link the programs: %w", err)
+	}
+	if err := os.Symlink(bin, link); err != nil {
+		return fmt.Errorf("cannot link the programs: %w", err)
+	}
+	n.Bin = link
 	return nil
 }
 

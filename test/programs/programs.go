@@ -9,8 +9,8 @@ import (
 
 const mode = 0o755
 
-// Write writes a program that everybody may execute, whatever the umask. No program is started by this process meanwhile: between its fork and its exec a
-// child has the file open for writing, and to execute it fails with ETXTBSY then (go.dev/issue/22315).
+// Write writes a program that everybody may execute, whatever the umask. No program is started by this process meanwhile: between its
+// fork and its exec a child has the file open for writing, and to execute it fails with ETXTBSY then (go.dev/issue/22315).
 func Write[T ~string | ~[]byte](path string, text T) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()
