@@ -27,7 +27,7 @@ STRESSLOAD ?= 4
 override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
 export GOFLAGS
 # Go keeps what it compiled and loaded below the home of the user. Where that cannot be, it is in build/.
-ifneq ($(shell mkdir -p "$$($(GO) env GOCACHE)" "$$($(GO) env GOMODCACHE)" 2>/dev/null && echo yes),yes)
+ifneq ($(shell mkdir -p "$$($(GO) env GOCACHE 2>/dev/null)" "$$($(GO) env GOMODCACHE 2>/dev/null)" 2>/dev/null && echo yes),yes)
 export GOCACHE    := $(CURDIR)/build/.go/cache
 export GOMODCACHE := $(CURDIR)/build/.go/modules
 # Otherwise 'make clean' could not remove them.
