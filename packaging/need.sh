@@ -86,12 +86,12 @@ case $ID:$VERSION_CODENAME:$go_is in
 debian:bookworm:missing | debian:bookworm:old) backports=bookworm-backports ;; # Its own Go is 1.19, that of backports 1.23.
 debian:trixie:old | debian:trixie:alone) backports=trixie-backports ;;         # Its own Go is 1.24, that of backports 1.27.
 esac
-# Backports are where the distribution is.
+# Backports are where the distribution is. Before the first 'apt-get update', as in an image for containers, apt names no place.
 [ -z "$backports" ] || mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 2>/dev/null | sed -n "s/^$VERSION_CODENAME //p" | head -n 1)
 case " $ID $ID_LIKE " in
 *' debian '* | *' ubuntu '*)
 	[ -z "$backports" ] ||
-		run "echo 'deb $mirror $backports main' >/etc/apt/sources.list.d/$backports.list"
+		run "echo 'deb ${mirror:-http://deb.debian.org/debian} $backports main' >/etc/apt/sources.list.d/$backports.list"
 	[ "$go_is$backports" != missing ] || packages="$packages golang-go"
 	[ -z "$packages$backports" ] || run 'apt-get update'
 	[ -z "$packages" ] || run "apt-get install -y$packages"

@@ -67,18 +67,19 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 	)
 	want := required(t)
 	for _, c := range []struct {
-		name     string
-		system   string
-		version  string // of Go; empty: there is none
-		toolchn  string // what GOTOOLCHAIN is without the variable; empty: auto
-		gcc      string
-		refused  bool // the proxy of modules
-		mistrust bool // no certificates
-		says     []string
-		commands []string
+		name      string
+		system    string
+		version   string // of Go; empty: there is none
+		toolchain string // what GOTOOLCHAIN is without the variable; empty: auto
+		gcc       string
+		refused   bool // the proxy of modules
+		mistrust  bool // no certificates
+		fresh     bool // apt has no lists of packages yet, as in an image for containers
+		says      []string
+		commands  []string
 	}{
 		{name: "all is there", system: bookworm, version: want, gcc: gcc},
-		{name: "a newer Go", system: trixie, version: "1.127.4", toolchn: "local", gcc: gcc},
+		{name: "a newer Go", system: trixie, version: "1.127.4", toolchain: "local", gcc: gcc},
 		{name: "Go 1.22 loads the other", system: noble, version: "1.22.2", gcc: gcc},
 		{
 			name: "nothing on Debian 12", system: bookworm,
@@ -103,6 +104,13 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 		},
 		{name: "nothing on a system without a name", says: []string{"go is missing", "package manager of this system", "https://go.dev/dl"}},
 		{
+			name: "a fresh image of Debian 12", system: bookworm, gcc: gcc, fresh: true, says: []string{"go is missing"},
+			commands: []string{
+				"echo 'deb http://deb.debian.org/debian bookworm-backports main' >/etc/apt/sources.list.d/bookworm-backports.list",
+				update, "apt-get install -y -t bookworm-backports golang-go",
+			},
+		},
+		{
 			name: "no Go on Debian 12", system: bookworm, gcc: gcc, says: []string{"go is missing"},
 			commands: []string{backports12, update, "apt-get install -y -t bookworm-backports golang-go"},
 		},
@@ -117,7 +125,7 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 		},
 		{name: "an old Go on Ubuntu", system: noble, version: "1.19.8", gcc: gcc, says: []string{"go is Go 1.19.8", "https://go.dev/dl"}},
 		{
-			name: "Go 1.24 may load no other", system: trixie, version: "1.24.4", toolchn: "local", gcc: gcc,
+			name: "Go 1.24 may load no other", system: trixie, version: "1.24.4", toolchain: "local", gcc: gcc,
 			says:     []string{"go is Go 1.24.4, and GOTOOLCHAIN forbids it to load Go " + want},
 			commands: []string{"export GOTOOLCHAIN=auto"},
 		},
@@ -172,10 +180,12 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			write(filepath.Join(bin, "apt-get"), apt)
+			if !c.fresh {
+				write(filepath.Join(bin, "apt-get"), apt)
+			}
 			if c.version != "" {
 				write(filepath.Join(bin, "go"), strings.NewReplacer(
-					"VERSION", c.version, "WANTED", want, "DEFAULT", c.toolchn,
+					"VERSION", c.version, "WANTED", want, "DEFAULT", c.toolchain,
 				).Replace(goProgram))
 			}
 			if c.gcc != "" {
@@ -214,6 +224,29 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 			}
 			if strings.Contains(out, "not found") || c.mistrust && strings.Contains(out, "downloading") || t.Failed() {
 				t.Errorf("it prints:\n%s", out)
+			}
+		})
+	}
+}
+
+// What distribution.sh does not know it names, before it changes anything.
+func TestDistributionRefuses(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		args []string
+		says string
+	}{
+		{"no suite", nil, "there is no suite ''"},
+		{"another suite", []string{"sid"}, "there is no suite 'sid': bookworm, trixie or noble"},
+		{"another user", []string{"-u", "carol", "trixie"}, "there is no user 'carol': root, ann or bo"},
+		{"another option", []string{"-x", "trixie"}, "usage: distribution.sh"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			out, err := exec.CommandContext(t.Context(), "bash", append([]string{"distribution.sh"}, c.args...)...).CombinedOutput()
+			if err == nil || !strings.Contains(string(out), c.says) {
+				t.Errorf("it prints %q (%v), want %q", out, err, c.says)
 			}
 		})
 	}
