@@ -66,6 +66,10 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 		noHeaders   = "#!/bin/sh\nexit 1\n"
 	)
 	want := required(t)
+	// A result of another script is then no cached one of this.
+	if _, err := os.Stat("../../packaging/need.sh"); err != nil {
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name      string
 		system    string
@@ -232,6 +236,9 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 // What distribution.sh does not know it names, before it changes anything.
 func TestDistributionRefuses(t *testing.T) {
 	t.Parallel()
+	if _, err := os.Stat("distribution.sh"); err != nil { // As above.
+		t.Fatal(err)
+	}
 	for _, c := range []struct {
 		name string
 		args []string
