@@ -37,11 +37,19 @@ func TestOwnUserIsGiven(t *testing.T) {
 			of, _ := s.X.(*ast.Ident)
 			name := s.Sel.Name
 			if of == nil || !slices.Contains([]string{"os", "syscall", "unix"}, of.Name) && of.Name+"."+name != "user.Current" ||
-				!slices.Contains([]string{"Getuid", "Geteuid", "Getresuid", "Getgid", "Getegid", "Getresgid", "Getgroups", "Current"}, name) {
+				!slices.Contains(
+					[]string{"Getuid", "Geteuid", "Getresuid", "Getgid", "Getegid", "Getresgid", "Getgroups", "Current"},
+					name,
+				) {
 				return true
 			}
 			if reads[file] = true; readOwnUser[file] == "" {
-				t.Errorf("%s calls %s.%s: take the uid as a value, which daemon/build.go gives, or say in readOwnUser why not", file, of.Name, name)
+				t.Errorf(
+					"%s calls %s.%s: take the uid as a value, which daemon/build.go gives, or say in readOwnUser why not",
+					file,
+					of.Name,
+					name,
+				)
 			}
 			return true
 		})

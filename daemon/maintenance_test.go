@@ -99,7 +99,10 @@ func TestMaintenance(t *testing.T) {
 		closed := func(when string) {
 			t.Helper()
 			if _, why := w.place(); !strings.Contains(why, "the node is in maintenance: ") ||
-				!strings.Contains(why, first.Maintenance.By+" closed it to new leases at "+first.Maintenance.Since.Local().Format(time.DateTime)+" ") ||
+				!strings.Contains(
+					why,
+					first.Maintenance.By+" closed it to new leases at "+first.Maintenance.Since.Local().Format(time.DateTime)+" ",
+				) ||
 				!strings.Contains(why, "(its fans)") {
 				t.Errorf("%s a request is answered with %q", when, why)
 			}

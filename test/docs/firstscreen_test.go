@@ -15,7 +15,8 @@ const first = 15
 // test/readme/here.sh checks, which reads the same rows.
 func TestFirstScreen(t *testing.T) {
 	screen := strings.Join(strings.SplitN(read(t, "README.md"), "\n", first+1)[:first], "\n")
-	rows := regexp.MustCompile("(?m)^\\| `(make [a-z]+)` \\| [^|]+ \\| ([1-9][0-9]*) \\| ([1-9][0-9]*) \\|$").FindAllStringSubmatch(screen, -1)
+	rows := regexp.MustCompile("(?m)^\\| `(make [a-z]+)` \\| [^|]+ \\| ([1-9][0-9]*) \\| ([1-9][0-9]*) \\|$").
+		FindAllStringSubmatch(screen, -1)
 	if len(rows) != 2 || rows[0][1] != "make demo" || rows[1][1] != "make test" {
 		t.Fatalf("the first %d lines have the commands %q, want 'make demo' and 'make test' with their minutes, cold and warm", first, rows)
 	}
@@ -73,10 +74,18 @@ var claims = []struct{ claim, document, rests string }{
 	{"[Kubernetes](docs/kubernetes.md) may run on it", "docs/kubernetes.md", "gpushare carves, counts and enforces on the node"},
 	{"[Slurm](docs/slurm.md) and", "SCOPE.md", "Slurm and Kubernetes do it"},
 	{"checks each statement that it prints", "test/demo/main.go", "All statements were checked"},
-	{"shares were within 0.7 points over", "docs/maintainers/robustness.md", "| 30/70, 50 ms of queued kernels | 0.02, 0.09 | 0.49, 0.69 |"},
+	{
+		"shares were within 0.7 points over",
+		"docs/maintainers/robustness.md",
+		"| 30/70, 50 ms of queued kernels | 0.02, 0.09 | 0.49, 0.69 |",
+	},
 	{"one above it is, for up to 5 s at once", "docs/timeslice.md", "is frozen for up to 5 s at once"},
 	{"A lease below its share is hardly", "docs/quota.md", "**Programs that use less than their share** are not frozen"},
-	{"A service next to training needs [`latency: low`]", "docs/quota.md", "A grant with `latency: low` reserves the way for a service next to training"},
+	{
+		"A service next to training needs [`latency: low`]",
+		"docs/quota.md",
+		"A grant with `latency: low` reserves the way for a service next to training",
+	},
 	{"**Root, and members of a `docker` group, are not restricted.**", "docs/security.md", "`docker`"},
 	{"A node without a spec, or with `enforce: observe`, is only observed", "docs/install.md", "a node without a spec is only observed"},
 }

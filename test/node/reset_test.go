@@ -230,7 +230,11 @@ func TestWhatSwitchesJoin(t *testing.T) {
 	})
 	t.Run("it does not run", func(t *testing.T) {
 		t.Parallel()
-		testSwitches(t, "switches: 6, no_fabric_manager: true", "the fabric manager does not run: after a reset no GPU can be used until it runs")
+		testSwitches(
+			t,
+			"switches: 6, no_fabric_manager: true",
+			"the fabric manager does not run: after a reset no GPU can be used until it runs",
+		)
 	})
 }
 

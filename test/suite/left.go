@@ -37,23 +37,9 @@ func readLeft(dir string, files []string) (left, error) {
 			if isTest(fn) && isLong(fn.Body) {
 				out.long = append(out.long, fn.Name.Name)
 			}
-			ast.Inspect(fn.Body, func(n ast.Node) bool {
-				c, ok := n.(*ast.CallExpr)
-				if !ok {
-					return true
-				}
-				switch called := c.Fun.(type) {
-				case *ast.Ident:
-					calls[fn.Name.Name] = append(calls[fn.Name.Name], called.Name)
-				case *ast.SelectorExpr:
-					if x, ok := called.X.(*ast.Ident); ok && x.Name == "enumeration" {
-						uses[fn.Name.Name] = uses[fn.Name.Name] || called.Sel.Name != "Long"
-					} else {
-						calls[fn.Name.Name] = append(calls[fn.Name.Name], called.Sel.Name)
-					}
-				}
-				return true
-			})
+			called, sampled := callsOf(fn.Body)
+			calls[fn.Name.Name] = append(calls[fn.Name.Name], called...)
+			uses[fn.Name.Name] = uses[fn.Name.Name] || sampled
 		}
 	}
 	for more := true; more; {
@@ -72,6 +58,28 @@ func readLeft(dir string, files []string) (left, error) {
 	slices.Sort(out.long)
 	slices.Sort(out.sampled)
 	return out, nil
+}
+
+// callsOf returns the names that a function calls, and whether it asks package enumeration for a sample.
+func callsOf(body *ast.BlockStmt) (called []string, sampled bool) {
+	ast.Inspect(body, func(n ast.Node) bool {
+		c, ok := n.(*ast.CallExpr)
+		if !ok {
+			return true
+		}
+		switch f := c.Fun.(type) {
+		case *ast.Ident:
+			called = append(called, f.Name)
+		case *ast.SelectorExpr:
+			if x, ok := f.X.(*ast.Ident); ok && x.Name == "enumeration" {
+				sampled = sampled || f.Sel.Name != "Long"
+			} else {
+				called = append(called, f.Sel.Name)
+			}
+		}
+		return true
+	})
+	return called, sampled
 }
 
 func isTest(fn *ast.FuncDecl) bool { return fn.Recv == nil && strings.HasPrefix(fn.Name.Name, "Test") }

@@ -80,8 +80,16 @@ func partOf(name string, all []pkg) (*part, error) {
 		args := []string{"-timeout", "20m"}
 		p.runs = []command{
 			// What takes longest begins first.
-			{env: slices.Concat(withoutCgo, brief), args: args, pkgs: first(names(all, func(k *pkg) bool { return !k.cgo }), "./test/node")},
-			{env: slices.Concat(withCgo, brief), args: append(args, "-buildmode=pie"), pkgs: names(all, func(k *pkg) bool { return k.cgo })},
+			{
+				env:  slices.Concat(withoutCgo, brief),
+				args: args,
+				pkgs: first(names(all, func(k *pkg) bool { return !k.cgo }), "./test/node"),
+			},
+			{
+				env:  slices.Concat(withCgo, brief),
+				args: append(args, "-buildmode=pie"),
+				pkgs: names(all, func(k *pkg) bool { return k.cgo }),
+			},
 		}
 		p.leftHere, p.alsoLeft = all, elsewhere
 	case "whole":
@@ -90,9 +98,13 @@ func partOf(name string, all []pkg) (*part, error) {
 		p.runs = []command{{env: withCgo, args: []string{"-race", "-timeout", "20m"}, pkgs: names(all, func(k *pkg) bool {
 			return !slices.Contains(programs, k.name) && !slices.Contains(simulations, k.name)
 		})}}
-		p.alsoLeft = []string{"packages that start the programs in bin/, and simulations: " + strings.Join(slices.Concat(programs, simulations), " ")}
+		p.alsoLeft = []string{
+			"packages that start the programs in bin/, and simulations: " + strings.Join(slices.Concat(programs, simulations), " "),
+		}
 	case "faults":
-		p.runs = []command{{env: withoutCgo, args: []string{"-timeout", "100m", "-run", "^(" + faultTests + ")"}, pkgs: []string{faultPackage}}}
+		p.runs = []command{
+			{env: withoutCgo, args: []string{"-timeout", "100m", "-run", "^(" + faultTests + ")"}, pkgs: []string{faultPackage}},
+		}
 		p.selected = strings.Split(faultTests, "|")
 	default:
 		return nil, fmt.Errorf("there is no part %q: quick, test, whole, race, faults or stress", name)

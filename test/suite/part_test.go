@@ -85,7 +85,8 @@ func TestEveryTestRunsSomewhere(t *testing.T) {
 		for _, name := range k.left.all() {
 			held++
 			whole := slices.Contains(parts["whole"].selected, name)
-			fault := k.name == faultPackage && slices.ContainsFunc(parts["faults"].selected, func(s string) bool { return strings.HasPrefix(name, s) })
+			fault := k.name == faultPackage &&
+				slices.ContainsFunc(parts["faults"].selected, func(s string) bool { return strings.HasPrefix(name, s) })
 			if whole == fault {
 				t.Errorf("%s %s: in 'suite whole' %t, in 'suite faults' %t", k.name, name, whole, fault)
 			}
@@ -120,8 +121,18 @@ func TestTheSummaryNamesWhatDidNotRun(t *testing.T) {
 	p.summary([]results.Test{
 		{Package: "./a"},
 		{Package: "./a", Name: "TestShort", Result: "pass"},
-		{Package: "./a", Name: "TestLong", Result: "skip", Output: "=== RUN   TestLong\n    a_test.go:9: " + enumeration.Left + "\n--- SKIP: TestLong (0.00s)\n"},
-		{Package: "./a", Name: "TestRoot", Result: "skip", Output: "    a_test.go:9: some\n    a_test.go:10: needs root\n--- SKIP: TestRoot (0.00s)\n"},
+		{
+			Package: "./a",
+			Name:    "TestLong",
+			Result:  "skip",
+			Output:  "=== RUN   TestLong\n    a_test.go:9: " + enumeration.Left + "\n--- SKIP: TestLong (0.00s)\n",
+		},
+		{
+			Package: "./a",
+			Name:    "TestRoot",
+			Result:  "skip",
+			Output:  "    a_test.go:9: some\n    a_test.go:10: needs root\n--- SKIP: TestRoot (0.00s)\n",
+		},
 		{Package: "./a", Name: "TestBroken", Result: "fail"},
 	}, time.Minute, &out)
 	const want = `
