@@ -1,12 +1,16 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -19,16 +23,55 @@ const root = "../.."
 // bin finds the programs.
 func bin(t *testing.T) string {
 	t.Helper()
-	dir, err := filepath.Abs(filepath.Join(root, "bin"))
+	dir, err := programsForAll()
+	if errors.Is(err, fs.ErrNotExist) {
+		t.Skipf("%v: run 'make build' first", err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []string{"gpushared", "gpushare", "gpushare-cli", "gpushare-nvml", "gpushare-start", "gpushare-front", "gpushare-plot", "gpusim", "gpusim-burn", "libnvidia-ml.so.580"} {
-		if _, err := os.Stat(filepath.Join(dir, p)); err != nil {
-			t.Skipf("%s is missing: run 'make build' first", p)
+	return dir
+}
+
+// programsForAll is the directory of the programs. The tests of root run them as other users too: if these cannot enter the directory, as
+// in root's home, it is another one with the same programs.
+var programsForAll = sync.OnceValues(func() (string, error) {
+	dir, err := filepath.Abs(filepath.Join(root, "bin"))
+	if err != nil {
+		return "", err
+	}
+	open := os.Geteuid() != 0 || canEnter(dir)
+	other := dir
+	if !open {
+		if other, err = os.MkdirTemp("", "bin"); err == nil { // It is removed with all that the tests made.
+			err = os.Chmod(other, 0o755)
 		}
 	}
-	return dir
+	for _, p := range []string{
+		"gpushared", "gpushare", "gpushare-cli", "gpushare-nvml", "gpushare-start", "gpushare-front", "gpushare-thaw", "gpushare-plot",
+		"gpusim", "gpusim-burn", "libnvidia-ml.so.470", "libnvidia-ml.so.535", "libnvidia-ml.so.550", "libnvidia-ml.so.580", "libnvidia-ml.so.615",
+	} {
+		_, missing := os.Stat(filepath.Join(dir, p))
+		if err = cmp.Or(err, missing); err == nil && !open {
+			err = exec.Command("cp", "-l", filepath.Join(dir, p), other).Run()
+			if err != nil {
+				err = exec.Command("cp", filepath.Join(dir, p), other).Run() // It is on another file system.
+			}
+		}
+	}
+	return other, err
+})
+
+// canEnter reports whether every user can reach what is in a directory.
+func canEnter(dir string) bool {
+	for ; ; dir = filepath.Dir(dir) {
+		if st, err := os.Stat(dir); err != nil || st.Mode().Perm()&1 == 0 {
+			return false
+		}
+		if dir == "/" {
+			return true
+		}
+	}
 }
 
 // soon is for one event of a node. What is measured every 10 s takes 20 s of it on an idle host.
