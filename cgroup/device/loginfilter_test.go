@@ -99,11 +99,17 @@ func TestLoginFilterChecksTheAccess(t *testing.T) {
 	}
 }
 
-// The BPF helper returns the user id in the host's user namespace.
-func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
+// needsUserNamespaces skips a test where the host, or a chroot, has none.
+func needsUserNamespaces(t *testing.T) {
+	t.Helper()
 	if out, err := exec.Command("unshare", "--user", "--map-root-user", "id", "-u").CombinedOutput(); err != nil {
 		t.Skipf("needs user namespaces: %s", out)
 	}
+}
+
+// The BPF helper returns the user id in the host's user namespace.
+func TestLoginFilterDeniesRootOfAUserNamespace(t *testing.T) {
+	needsUserNamespaces(t)
 	dir, n := newCgroup(t), nodes(t)
 	setLoginFilter(t, dir, device.LoginFilter{Closed: []device.Range{closed(0, 3)}, Except: []device.Exception{except(nobody, 1)}})
 	user := startIn(t, dir, nobody, n)
