@@ -34,13 +34,17 @@ func bin(t *testing.T) string {
 }
 
 // programsForAll is the directory of the programs. The tests of root run them as other users too: if these cannot enter the directory, as
-// in root's home, it is another one with the same programs.
+// in root's home, or the umask of the build left them no right, it is another one with the same programs.
 var programsForAll = sync.OnceValues(func() (string, error) {
 	dir, err := filepath.Abs(filepath.Join(root, "bin"))
 	if err != nil {
 		return "", err
 	}
-	open := os.Geteuid() != 0 || canEnter(dir)
+	daemon, err := os.Stat(filepath.Join(dir, "gpushared"))
+	if err != nil {
+		return "", err
+	}
+	open := os.Geteuid() != 0 || canEnter(dir) && daemon.Mode().Perm()&0o005 == 0o005
 	other := dir
 	if !open {
 		if other, err = os.MkdirTemp("", "bin"); err == nil { // It is removed with all that the tests made.
@@ -57,6 +61,7 @@ var programsForAll = sync.OnceValues(func() (string, error) {
 			if err != nil {
 				err = exec.Command("cp", filepath.Join(dir, p), other).Run() // It is on another file system.
 			}
+			err = cmp.Or(err, os.Chmod(filepath.Join(other, p), 0o755))
 		}
 	}
 	return other, err
