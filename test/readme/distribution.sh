@@ -92,13 +92,20 @@ bounded() {
 }
 processes=(--pid)
 
-# end_all ends what is left in the root file system, of a command that had no processes of its own.
+# end_all ends what is left in the root file system, of a command that had no processes of its own. What is ended may start another before.
 end_all() {
-	local p
-	for p in /proc/[0-9]*; do
-		[ "$(readlink "$p/root" 2>/dev/null)" != "$root" ] || kill -KILL "${p##*/}" 2>/dev/null || true
+	local p left
+	for _ in {1..50}; do
+		left=
+		for p in /proc/[0-9]*; do
+			[ "$(readlink "$p/root" 2>/dev/null)" != "$root" ] || { left=yes && kill -KILL "${p##*/}" 2>/dev/null || true; }
+		done
+		[ -n "$left" ] || return 0
+		sleep 0.1
 	done
 }
+end_all # A run that was killed could not.
+trap end_all EXIT
 inside() { bounded "$1" "$self" --inside "$root" "${@:2}"; }
 administer() {
 	inside "$1" env -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin DEBIAN_FRONTEND=noninteractive sh -ec "$2"
