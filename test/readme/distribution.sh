@@ -34,8 +34,8 @@ if [ "${1:-}" = --inside ]; then
 	# What has just ended may still be there.
 	for _ in {1..50}; do
 		left=
-		for p in "$root"/proc/[0-9]*; do
-			[ "$(readlink "$p/root" 2>/dev/null)" != "$root" ] || ! comm=$(cat "$p/comm" 2>/dev/null) || left="$left, pid ${p##*/} ($comm)"
+		for p in $(find "$root"/proc/[0-9]*/root -maxdepth 0 -lname "$root" 2>/dev/null || true); do
+			left="$left, pid $(basename "${p%/root}") ($(cat "${p%/root}/comm" 2>/dev/null || true))"
 		done
 		[ -n "$left" ] || exit "$code"
 		sleep 0.1
@@ -96,11 +96,11 @@ processes=(--pid)
 end_all() {
 	local p left
 	for _ in {1..50}; do
-		left=
-		for p in /proc/[0-9]*; do
-			[ "$(readlink "$p/root" 2>/dev/null)" != "$root" ] || { left=yes && kill -KILL "${p##*/}" 2>/dev/null || true; }
-		done
+		left=$(find /proc/[0-9]*/root -maxdepth 0 -lname "$root" 2>/dev/null || true)
 		[ -n "$left" ] || return 0
+		for p in $left; do
+			kill -KILL "$(basename "${p%/root}")" 2>/dev/null || true
+		done
 		sleep 0.1
 	done
 }
