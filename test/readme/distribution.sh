@@ -81,8 +81,9 @@ root=$base/.system # Behind a dot, so that no pattern of Go packages finds the s
 mkdir -p "$base/logs"
 exec 9>"$base/lock"
 flock -n 9 || fail "another one uses $base"
-trap 'exit 130' INT
-trap 'exit 143' TERM HUP
+for signal in INT TERM HUP; do
+	trap "fail 'it was ended by SIG$signal'" $signal
+done
 
 # bounded MINUTES COMMAND...: its namespaces, with each process and each mount in them, end at the deadline, and when this script does.
 bounded() {
