@@ -24,14 +24,18 @@ TESTFLAGS ?= -count=1 -parallel 4
 STRESSTIME ?= 10m
 STRESSLOAD ?= 4
 # The same flags for all builds, those in tests included. Otherwise the NVML binding is compiled again for each.
-override GOFLAGS := $(strip $(filter-out -trimpath,$(GOFLAGS)) -trimpath)
+# No program reads what git says of a commit from its build information, and git refuses to say it of the tree of another user.
+override GOFLAGS := $(strip $(filter-out -trimpath -buildvcs=%,$(GOFLAGS)) -trimpath -buildvcs=false)
 export GOFLAGS
 # Go keeps what it compiled and loaded below the home of the user. Where that cannot be, it is in build/.
-ifneq ($(shell mkdir -p "$$($(GO) env GOCACHE 2>/dev/null)" "$$($(GO) env GOMODCACHE 2>/dev/null)" 2>/dev/null && echo yes),yes)
+# Without a home 'go env' prints nothing, or 'off'. Modules that were loaded are only read.
+HOMELESS := $(shell for name in GOCACHE GOMODCACHE; do at=$$(GOTOOLCHAIN=local $(GO) env $$name 2>/dev/null); case $$at in \
+	(/*) mkdir -p "$$at" 2>/dev/null && { [ -w "$$at" ] || [ -d "$$at/cache/download" ]; } || echo $$name ;; \
+	(*) echo $$name ;; esac; done)
+ifneq ($(HOMELESS),)
 export GOCACHE    := $(CURDIR)/build/.go/cache
-export GOMODCACHE := $(CURDIR)/build/.go/modules
-# Otherwise 'make clean' could not remove them.
-override GOFLAGS  += -modcacherw
+export GOPATH     := $(CURDIR)/build/.go/path
+export GOMODCACHE := $(GOPATH)/pkg/mod
 endif
 PREFIX    ?= /usr
 DESTDIR   ?=
@@ -173,5 +177,7 @@ uninstall:
 verify: build
 	@sh packaging/verify.sh
 
+# A toolchain that Go loaded cannot be written.
 clean:
+	@[ ! -d build/.go ] || chmod -R u+w build/.go
 	rm -rf bin build

@@ -18,7 +18,7 @@ fi
 for script in packaging/*.sh packaging/scripts/* gpusim/*.sh test/ran/*.sh test/tools/*.sh examples/prolog/*.sh examples/slurm/*.sh; do
 	[ ! -f "$script" ] || sh -n "$script"
 done
-for script in .ci/run test/vm/*.sh test/vm/guest/*.sh test/vm/guest/phases/*.sh test/engines/guest/*.sh; do
+for script in .ci/run test/readme/*.sh test/vm/*.sh test/vm/guest/*.sh test/vm/guest/phases/*.sh test/engines/guest/*.sh; do
 	[ ! -f "$script" ] || bash -n "$script"
 done
 

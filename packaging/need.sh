@@ -1,7 +1,7 @@
 #!/bin/sh
 # need.sh GO TOOL... fails if the build lacks one of these programs, a Go that is or loads the version in go.mod, the C library's headers,
 # or the certificates with which Go trusts a proxy of modules. It prints what is missing, and behind four spaces the commands that change
-# it, on the distribution that OS_RELEASE names: tests have other files.
+# it, on the distribution that OS_RELEASE names, with the sources of apt in SOURCES: tests have others.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 go=$1
@@ -86,12 +86,14 @@ case $ID:$VERSION_CODENAME:$go_is in
 debian:bookworm:missing | debian:bookworm:old) backports=bookworm-backports ;; # Its own Go is 1.19, that of backports 1.23.
 debian:trixie:old | debian:trixie:alone) backports=trixie-backports ;;         # Its own Go is 1.24, that of backports 1.27.
 esac
-# Backports are where the distribution is. Before the first 'apt-get update', as in an image for containers, apt names no place.
-[ -z "$backports" ] || mirror=$(apt-get indextargets --format '$(RELEASE) $(REPO_URI)' 2>/dev/null | sed -n "s/^$VERSION_CODENAME //p" | head -n 1)
+# Backports are where the distribution is. apt itself names no place before the first 'apt-get update', as in an image for containers.
+sources=${SOURCES:-/etc/apt}
+[ -z "$backports" ] || mirror=$(sed -n "/^#/d; /security/d; s/.*\(https\{0,1\}:[^ ]*\).*/\1/p" "$sources"/sources.list "$sources"/sources.list.d/*.sources \
+	"$sources"/sources.list.d/*.list 2>/dev/null | head -n 1)
 case " $ID $ID_LIKE " in
 *' debian '* | *' ubuntu '*)
 	[ -z "$backports" ] ||
-		run "echo 'deb ${mirror:-http://deb.debian.org/debian} $backports main' >/etc/apt/sources.list.d/$backports.list"
+		run "echo 'deb ${mirror:-MIRROR} $backports main' >/etc/apt/sources.list.d/$backports.list"
 	[ "$go_is$backports" != missing ] || packages="$packages golang-go"
 	[ -z "$packages$backports" ] || run 'apt-get update'
 	[ -z "$packages" ] || run "apt-get install -y$packages"

@@ -58,9 +58,10 @@ func required(t *testing.T) string {
 func TestNeedSaysWhatToInstall(t *testing.T) {
 	t.Parallel()
 	const (
-		backports12 = "echo 'deb https://mirror.example/bookworm bookworm-backports main' >/etc/apt/sources.list.d/bookworm-backports.list"
-		backports13 = "echo 'deb https://mirror.example/trixie trixie-backports main' >/etc/apt/sources.list.d/trixie-backports.list"
-		apt         = "#!/bin/sh\necho other https://mirror.example/other\nfor r in bookworm trixie; do echo $r https://mirror.example/$r; done\n"
+		backports12 = "echo 'deb https://mirror.example/debian bookworm-backports main' >/etc/apt/sources.list.d/bookworm-backports.list"
+		backports13 = "echo 'deb https://mirror.example/debian trixie-backports main' >/etc/apt/sources.list.d/trixie-backports.list"
+		sources     = "# http://comment.example/debian\nTypes: deb\nURIs: https://mirror.example/debian-security\n\nURIs: https://mirror.example/debian\n"
+		list        = "deb http://mirror.example/debian-security bookworm-security main\ndeb [arch=amd64] http://mirror.example/old bookworm main\n"
 		update      = "apt-get update"
 		gcc         = "#!/bin/sh\nexit 0\n"
 		noHeaders   = "#!/bin/sh\nexit 1\n"
@@ -78,7 +79,7 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 		gcc       string
 		refused   bool // the proxy of modules
 		mistrust  bool // no certificates
-		fresh     bool // apt has no lists of packages yet, as in an image for containers
+		list      bool // the sources of apt have the format of one line
 		says      []string
 		commands  []string
 	}{
@@ -108,9 +109,9 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 		},
 		{name: "nothing on a system without a name", says: []string{"go is missing", "package manager of this system", "https://go.dev/dl"}},
 		{
-			name: "a fresh image of Debian 12", system: bookworm, gcc: gcc, fresh: true, says: []string{"go is missing"},
+			name: "sources of apt in lines", system: bookworm, gcc: gcc, list: true, says: []string{"go is missing"},
 			commands: []string{
-				"echo 'deb http://deb.debian.org/debian bookworm-backports main' >/etc/apt/sources.list.d/bookworm-backports.list",
+				"echo 'deb http://mirror.example/old bookworm-backports main' >/etc/apt/sources.list.d/bookworm-backports.list",
 				update, "apt-get install -y -t bookworm-backports golang-go",
 			},
 		},
@@ -184,8 +185,14 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if !c.fresh {
-				write(filepath.Join(bin, "apt-get"), apt)
+			apt := t.TempDir()
+			if err := os.Mkdir(filepath.Join(apt, "sources.list.d"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if c.list {
+				write(filepath.Join(apt, "sources.list"), list)
+			} else {
+				write(filepath.Join(apt, "sources.list.d/debian.sources"), sources)
 			}
 			if c.version != "" {
 				write(filepath.Join(bin, "go"), strings.NewReplacer(
@@ -206,7 +213,7 @@ func TestNeedSaysWhatToInstall(t *testing.T) {
 				write(release, c.system)
 			}
 			cmd := exec.CommandContext(t.Context(), filepath.Join(bin, "sh"), "../../packaging/need.sh", "go", "gcc")
-			cmd.Env = []string{"PATH=" + bin, "HOME=" + home, "OS_RELEASE=" + release, "SSL_CERT_FILE=" + certificates}
+			cmd.Env = []string{"PATH=" + bin, "HOME=" + home, "OS_RELEASE=" + release, "SSL_CERT_FILE=" + certificates, "SOURCES=" + apt}
 			b, err := cmd.CombinedOutput()
 			out := string(b)
 			if got, want := err != nil, len(c.says) > 0; got != want {
