@@ -18,7 +18,7 @@ type View struct {
 	Clients       []int       `json:"clients,omitempty"`  // pids of clients that initialised the library
 	Switches      []string    `json:"switches,omitempty"` // the NVSwitches' PCI addresses
 	FabricManager bool        `json:"fabric_manager,omitempty"`
-	Modules       []string    `json:"modules,omitempty"`  // that are loaded, of Modules
+	Modules       []string    `json:"modules,omitempty"` // that are loaded, of Modules
 	NodesByHelper bool        `json:"nodes_by_helper,omitempty"`
 }
 
