@@ -125,20 +125,29 @@ static int wait_for(int fd, double limit)
 	for (double end = ran + limit;;) {
 		struct pollfd p[2] = {{.fd = fd, .events = POLLIN}, {.fd = mps_fd, .events = POLLIN}};
 		double t = 1e6, before = now();
+		/* A signal after check would not end a wait that has not begun. */
+		sigset_t ending, mask;
+		sigemptyset(&ending);
+		sigaddset(&ending, SIGTERM);
+		sigaddset(&ending, SIGINT);
+		sigprocmask(SIG_BLOCK, &ending, &mask);
 		check();
-		if (limit >= 0 && ran >= end)
+		if (limit >= 0 && ran >= end) {
+			sigprocmask(SIG_SETMASK, &mask, NULL);
 			return 0;
+		}
 		if (opt.grow || limit >= 0)
 			t = limit >= 0 && end - ran < step ? end - ran : step;
 		if (opt.seconds > 0 && began > 0 && opt.seconds - (before - began) < t)
 			t = opt.seconds - (before - began);
 		t = t > 0 ? t : 0;
 		struct timespec ts = {.tv_sec = (time_t)t, .tv_nsec = (long)((t - (double)(time_t)t) * 1e9)};
-		int n = ppoll(p, 2, &ts, NULL);
+		int n = ppoll(p, 2, &ts, &mask), failed = errno;
+		sigprocmask(SIG_SETMASK, &mask, NULL);
 		double took = now() - before;
 		ran += took < t + late ? took : t + late;
-		if (n < 0 && errno != EINTR)
-			die(EXIT_REFUSED, "cannot wait: %s", strerror(errno));
+		if (n < 0 && failed != EINTR)
+			die(EXIT_REFUSED, "cannot wait: %s", strerror(failed));
 		check();
 		if (n > 0 && mps_fd >= 0 && mps_fd != fd && p[1].revents)
 			lost("the MPS server ended the client (CUDA error 810)");
