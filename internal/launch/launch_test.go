@@ -120,7 +120,7 @@ func TestExecsTheProgram(t *testing.T) {
 		"a",
 		shellProgram(
 			t,
-			`echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; ps -o sid= -p $$ | tr -d ' '; echo $$; exit 7`,
+			`echo "$WHO $(pwd) $(umask) $(ulimit -n) ${PATH}"; readlink /proc/self/fd/0; ls /proc/self/fd | wc -l; echo bad >&2; cut -d ' ' -f 6 /proc/$$/stat; echo $$; exit 7`,
 		),
 	); err != nil {
 		t.Fatal(err)

@@ -23,6 +23,7 @@ fail() {
 if [ "${1:-}" = --inside ]; then
 	root=$2
 	shift 2
+	mount --bind "$root" "$root" # The root of a container is a mount.
 	mount -t proc proc "$root/proc"
 	mount --rbind /sys "$root/sys"
 	mount --rbind /dev "$root/dev"

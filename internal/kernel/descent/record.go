@@ -107,10 +107,12 @@ func inFirstNamespace() error {
 	case err != nil:
 		return err
 	case is != first:
-		return errors.New("gpushared runs in a pid namespace of its own")
+		return errNamespace
 	}
 	return nil
 }
+
+var errNamespace = errors.New("gpushared runs in a pid namespace of its own")
 
 // maxPIDs is how many processes the kernel can have.
 func maxPIDs() uint32 {
