@@ -98,6 +98,7 @@ var rules = map[string]rule{
 			"internal/before",
 			"internal/durable",
 			"internal/kernel/acl",
+			"internal/kernel/passed",
 			"internal/kernel/procfs",
 			"internal/kernel/sockdiag",
 			"internal/locks",
@@ -319,6 +320,7 @@ var rules = map[string]rule{
 	},
 	"internal/durable":         {why: "durable writes bytes; its callers know what they mean"},
 	"internal/kernel/acl":      {why: "acl reads and writes lists; mps decides who is in one"},
+	"internal/kernel/passed":   {why: "passed reads and closes connections; what they carry is for its callers"},
 	"internal/kernel/sockdiag": {why: "sockdiag asks the kernel and decides nothing"},
 	"internal/fuse": {
 		own: []string{"internal/kernel/procfs"},
@@ -330,7 +332,7 @@ var rules = map[string]rule{
 	},
 	"internal/sandbox": {why: "sandbox restricts the process that calls it; each program has its own list"},
 	"internal/front": {
-		own: []string{"api", "internal/request", "internal/sandbox"},
+		own: []string{"api", "internal/kernel/passed", "internal/request", "internal/sandbox"},
 		why: "it reads what every user sends: it must be small, and have nothing of the daemon",
 	},
 	"cmd/gpushare-front": {own: []string{"internal/front", "internal/version"}, why: "main is wiring"},
@@ -383,6 +385,7 @@ var rules = map[string]rule{
 			"internal/locks",
 			"internal/loop",
 			"internal/names",
+			"internal/kernel/passed",
 			"internal/kernel/procfs",
 			"internal/request",
 			"lease",

@@ -10,6 +10,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/devicepolicy"
 	"github.com/gpushare/gpushare/daemon/instances"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/specs"
 	"github.com/gpushare/gpushare/daemon/unmanage"
 	"github.com/gpushare/gpushare/internal/engine"
@@ -83,7 +84,7 @@ func (d *Daemon) composeConverge(p *parts) {
 		Engine:           p.engine,
 		Port:             d.host.Port,
 		Table:            d.table,
-		Notify:           d.notify,
+		Notify:           answering{d.notify, func(ctx context.Context) error { return server.Answers(ctx, d.settings.Socket) }},
 		Logins:           d.host.LoginFilter,
 		ConvergeInterval: func() time.Duration { return d.live.tuning.Load().Converge },
 		Signal:           p.convergeWake,

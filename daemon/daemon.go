@@ -118,6 +118,21 @@ type notifier interface {
 	WatchdogInterval() time.Duration
 }
 
+// answering is a service manager whose watchdog is fed only if requests are answered: its own is one of root's.
+type answering struct {
+	notifier
+	answers func(context.Context) error
+}
+
+func (a answering) Watchdog() error {
+	ctx, cancel := context.WithTimeout(context.Background(), a.WatchdogInterval()/2)
+	defer cancel()
+	if err := a.answers(ctx); err != nil {
+		return err
+	}
+	return a.notifier.Watchdog()
+}
+
 // Run runs the daemon until ctx ends. It reports that it is ready when its settings are valid, its state is loaded, the
 // inventory is done, the open change is resumed or undone, and the first converge is planned.
 func Run(ctx context.Context, s settings.Settings, log *slog.Logger, level *slog.LevelVar) error {

@@ -37,27 +37,32 @@ func (cv *Converger) Run(ctx context.Context) {
 	loops.Wait()
 }
 
+// sooner is how much sooner than after a success the watchdog is tried again.
+const sooner = 8
+
 // convergeLoop runs a pass on a timer and when it is woken. The watchdog is notified in the interval that the service manager
 // asks for, and before each pass, which has the whole time of the watchdog then.
 func (cv *Converger) convergeLoop(ctx context.Context) {
 	interval := cv.Notify.WatchdogInterval()
-	notified := time.Now()
-	due := notified.Add(cv.ConvergeInterval())
+	feed := time.Now().Add(interval)
+	due := time.Now().Add(cv.ConvergeInterval())
 	for {
 		next := time.Until(due)
 		if interval > 0 {
-			next = min(next, time.Until(notified.Add(interval)))
+			next = min(next, time.Until(feed))
 		}
 		woken, ok := cv.Signal.Sleep(ctx, next)
 		if !ok {
 			return
 		}
 		pass := woken || !time.Now().Before(due)
-		if interval > 0 && (pass || time.Since(notified) >= interval) {
+		if interval > 0 && (pass || !time.Now().Before(feed)) {
+			wait := interval
 			if err := cv.Notify.Watchdog(); err != nil {
 				cv.Log.Warn("cannot report to the service manager that the daemon works", "error", err)
+				wait /= sooner
 			}
-			notified = time.Now()
+			feed = time.Now().Add(wait)
 		}
 		if !pass {
 			continue

@@ -261,6 +261,27 @@ func TestWatchdogInterval(t *testing.T) {
 	}
 }
 
+// A moment in which no request was answered is not the end: the watchdog, of twice the interval, gets the next try.
+func TestWatchdogAfterAFailure(t *testing.T) {
+	w := newFixture(t, sharedSpec)
+	synctest.Test(t, func(t *testing.T) {
+		ctx, stop := context.WithCancel(t.Context())
+		w.Signal = loop.NewWake()
+		w.watchdog.failing.Store(true)
+		ended := make(chan struct{})
+		go func() { defer close(ended); w.Run(ctx) }()
+		time.Sleep(w.watchdog.interval + time.Second)
+		w.watchdog.failing.Store(false)
+		time.Sleep(w.watchdog.interval / 2)
+		synctest.Wait()
+		if w.watchdog.notified.Load() != 1 {
+			t.Errorf("it was notified %d times", w.watchdog.notified.Load())
+		}
+		stop()
+		<-ended
+	})
+}
+
 var _ changes = (*idleChanges)(nil)
 
 // The events of the driver are sentences: their kind alone says nothing.

@@ -2,6 +2,7 @@ package converge
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"sync/atomic"
 	"testing"
@@ -93,11 +94,19 @@ func (noAccess) Converge(context.Context, *observe.Node, func(tenant, lease, tex
 // countingWatchdog is a service manager whose watchdog counts.
 type countingWatchdog struct {
 	notified atomic.Int64
+	failing  atomic.Bool
 	interval time.Duration
 	said     []string
 }
 
-func (d *countingWatchdog) Watchdog() error                 { d.notified.Add(1); return nil }
+func (d *countingWatchdog) Watchdog() error {
+	if d.failing.Load() {
+		return errors.New("no request is answered")
+	}
+	d.notified.Add(1)
+	return nil
+}
+
 func (d *countingWatchdog) WatchdogInterval() time.Duration { return d.interval }
 func (d *countingWatchdog) Status(text string) error        { d.said = append(d.said, text); return nil }
 

@@ -148,7 +148,7 @@ func (v *Serving) pass(c *cappedConn) {
 		return
 	}
 	c.end.Store(own)
-	_ = c.UnixConn.Close() // The front has its own descriptor.
+	_ = c.Conn.Close() // The front has its own descriptor.
 	f := &frontConn{UnixConn: own, from: c}
 	select {
 	case v.passed <- f:
@@ -228,7 +228,7 @@ func (v *Serving) unavailable(c *cappedConn, why error) {
 	// A caller whose request is not read gets an error instead of the answer. What arrives is dropped, within the deadline.
 	drop := make([]byte, 4<<10)
 	for dropped := 0; dropped < 2*request.MaxBody; {
-		n, err := c.UnixConn.Read(drop)
+		n, err := c.Conn.Read(drop)
 		if err != nil {
 			return
 		}

@@ -23,6 +23,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/internal/front"
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
@@ -386,7 +387,7 @@ func TestReplacedConnectionOfTheFront(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer other.Close()
-	c := &cappedConn{UnixConn: own, l: &cappedListener{}, peer: &Peer{}}
+	c := &cappedConn{Conn: &passed.Conn{UnixConn: own}, l: &cappedListener{}, peer: &Peer{}}
 	c.end.Store(own)
 	replaced, theirs, err := pairOf()
 	if err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 	"github.com/gpushare/gpushare/internal/locks"
 )
 
@@ -48,6 +49,14 @@ func NewCappedListener(l net.Listener, hasRole func(*Peer) bool) (*cappedListene
 	if err != nil {
 		return nil, fmt.Errorf("cannot access the socket: %w", err)
 	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return nil, fmt.Errorf("cannot access the socket: %w", err)
+	}
+	// Where the kernel cannot, connections are read and closed with care.
+	if err := raw.Control(func(fd uintptr) { passed.Refuse(int(fd)) }); err != nil {
+		return nil, fmt.Errorf("cannot access the socket: %w", err)
+	}
 	return &cappedListener{Listener: l, socket: socket, hasRole: hasRole, byUID: map[int][]*cappedConn{}}, nil
 }
 
@@ -64,12 +73,12 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 		if conn == nil {
 			continue // All were surplus. A closed listener ends this here.
 		}
-		p, err := peerOf(conn)
+		p, err := peerOf(conn.UnixConn)
 		if err != nil {
 			conn.Close()
 			continue
 		}
-		c := &cappedConn{UnixConn: conn.(*net.UnixConn), l: l, peer: p, hasRole: l.hasRole(p)}
+		c := &cappedConn{Conn: conn, l: l, peer: p, hasRole: l.hasRole(p)}
 		c.end.Store(c.UnixConn)
 		ok, instead := l.admit(c)
 		if instead != nil {
@@ -85,12 +94,12 @@ func (l *cappedListener) Accept() (net.Conn, error) {
 
 // next accepts the next connection of a user who may have one more, and closes those before it. In a flood the kernel's queue
 // has thousands of them, and each takes three system calls. After maxSurplus it returns nil.
-func (l *cappedListener) next() (net.Conn, error) {
+func (l *cappedListener) next() (*passed.Conn, error) {
 	raw, err := l.socket.SyscallConn()
 	if err != nil {
 		return nil, fmt.Errorf("cannot access the socket: %w", err)
 	}
-	var conn net.Conn
+	var conn *passed.Conn
 	var failed error
 	err = raw.Read(func(listening uintptr) bool {
 		fd := -1
@@ -116,11 +125,9 @@ func (l *cappedListener) next() (net.Conn, error) {
 				!hasHungUp(fd) {
 				break
 			}
-			unix.Close(fd)
+			passed.Close(fd)
 		}
-		f := os.NewFile(uintptr(fd), "connection")
-		conn, failed = net.FileConn(f)
-		f.Close()
+		conn, failed = passed.Take(fd)
 		return true
 	})
 	return conn, cmp.Or(err, failed)
@@ -203,7 +210,7 @@ func (l *cappedListener) removeLocked(c *cappedConn) {
 
 // cappedConn is a connection that is counted.
 type cappedConn struct {
-	*net.UnixConn
+	*passed.Conn
 	l       *cappedListener
 	peer    *Peer // read once: it costs a few system calls
 	hasRole bool
@@ -215,7 +222,7 @@ type cappedConn struct {
 // connections of other users do not wait.
 func (c *cappedConn) Read(b []byte) (int, error) {
 	c.findProcess()
-	return c.UnixConn.Read(b)
+	return c.Conn.Read(b)
 }
 
 func (c *cappedConn) findProcess() { c.found.Do(func() { c.peer.findProcess(c.UnixConn) }) }
@@ -235,5 +242,5 @@ func (c *cappedConn) shutDown() {
 // Close closes the connection and removes it from the counts.
 func (c *cappedConn) Close() error {
 	c.l.forget(c)
-	return c.UnixConn.Close()
+	return c.Conn.Close()
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/daemon/report"
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 	"github.com/gpushare/gpushare/internal/loop"
 )
 
@@ -206,7 +207,7 @@ func TestConnectionThatWaitsForOthers(t *testing.T) {
 			}
 		}
 		began := time.Now()
-		_, err := s.NewServing(t.Context()).handOver(&cappedConn{UnixConn: new(net.UnixConn), peer: &Peer{UID: 1002}})
+		_, err := s.NewServing(t.Context()).handOver(&cappedConn{Conn: &passed.Conn{UnixConn: new(net.UnixConn)}, peer: &Peer{UID: 1002}})
 		if waited := time.Since(began); !errors.Is(err, errOthersFirst) || waited != passTimeout {
 			t.Errorf("after %v: %v; want a refusal after %v", waited, err, passTimeout)
 		}

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 )
@@ -220,7 +221,7 @@ func TestReplacedConnectionIsNotAwaited(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cappedConn{UnixConn: accepted.(*net.UnixConn), l: &cappedListener{}, peer: &Peer{}}
+	c := &cappedConn{Conn: &passed.Conn{UnixConn: accepted.(*net.UnixConn)}, l: &cappedListener{}, peer: &Peer{}}
 	c.end.Store(c.UnixConn)
 	defer c.Close()
 	raw, err := c.SyscallConn()

@@ -1,9 +1,12 @@
 package server
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"net"
+	"net/http"
 	"os"
 	"time"
 
@@ -55,4 +58,24 @@ func isListening(path string) bool {
 		conn.Close()
 	}
 	return !errors.Is(err, unix.ECONNREFUSED) && !errors.Is(err, unix.ENOENT)
+}
+
+// Answers makes a request at a socket as any program does, and returns why there was no answer.
+func Answers(ctx context.Context, path string) error {
+	t := &http.Transport{
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			var d net.Dialer
+			return d.DialContext(ctx, "unix", path)
+		},
+		DisableKeepAlives: true,
+	}
+	q, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://gpushare/v1", nil)
+	if err != nil {
+		return err
+	}
+	res, err := t.RoundTrip(q)
+	if err != nil {
+		return fmt.Errorf("the socket %s does not answer: %w", path, err)
+	}
+	return res.Body.Close()
 }

@@ -1,10 +1,14 @@
 package server
 
 import (
+	"context"
+	"errors"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // A socket that no process reaches by its name is opened again at the first check: the service manager passed one whose name was
@@ -62,4 +66,28 @@ func TestSocketThatIsReached(t *testing.T) {
 		t.Fatalf("lost %q, %v, serves %v", lost, err, served)
 	}
 	served.Close()
+}
+
+// A socket that is open does not answer yet.
+func TestAnswers(t *testing.T) {
+	t.Parallel()
+	l := listenUnix(t)
+	soon, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := Answers(soon, l.Addr().String()); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("no one accepts: %v", err)
+	}
+	s := &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}
+	served := make(chan error, 1)
+	go func() { served <- s.Serve(l) }()
+	if err := Answers(t.Context(), l.Addr().String()); err != nil {
+		t.Error(err)
+	}
+	if err := s.Close(); err != nil {
+		t.Error(err)
+	}
+	<-served
+	if err := Answers(t.Context(), l.Addr().String()); err == nil {
+		t.Error("no one listens, and there is an answer")
+	}
 }

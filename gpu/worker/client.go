@@ -13,7 +13,10 @@ import (
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/gpu"
 )
@@ -93,14 +96,14 @@ func New(o Options) (*Client, error) {
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, fmt.Errorf("cannot remove the old worker socket: %w", err)
 	}
-	ln, err := net.Listen("unix", path)
+	// The file of a socket has its mode from its start: no other user can connect.
+	own := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failed error
+		return errors.Join(c.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) }), failed)
+	}}
+	ln, err := own.Listen(context.Background(), "unix", path)
 	if err != nil {
 		return nil, fmt.Errorf("cannot create the worker socket: %w", err)
-	}
-	// Between Listen and Chmod other users can connect; the checks of the peer and of the token refuse them.
-	if err := os.Chmod(path, 0o600); err != nil {
-		ln.Close()
-		return nil, fmt.Errorf("cannot set the mode of the worker socket: %w", err)
 	}
 	return newClient(o, ln), nil
 }

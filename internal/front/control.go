@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 	"github.com/gpushare/gpushare/internal/request"
 )
 
@@ -145,7 +146,7 @@ func AwaitTaken(control *net.UnixConn) error {
 }
 
 // take receives a connection: that of a caller, the pair to the daemon, and the uid of the caller.
-func take(control *net.UnixConn) (client, daemon *net.UnixConn, uid int, err error) {
+func take(control *net.UnixConn) (client *passed.Conn, daemon *net.UnixConn, uid int, err error) {
 	b, oob := make([]byte, uidSize+1), make([]byte, unix.CmsgSpace(2*4))
 	n, oobn, flags, _, err := control.ReadMsgUnix(b, oob)
 	if errors.Is(err, unix.ECONNRESET) {
@@ -175,13 +176,15 @@ func take(control *net.UnixConn) (client, daemon *net.UnixConn, uid int, err err
 		}
 		f.Close()
 	}
-	if n != uidSize || len(conns) != 2 || flags&unix.MSG_CTRUNC != 0 {
-		for _, c := range conns {
-			c.Close()
+	if n == uidSize && len(conns) == 2 && flags&unix.MSG_CTRUNC == 0 {
+		if client, err = passed.New(conns[0]); err == nil {
+			return client, conns[1], int(binary.NativeEndian.Uint32(b)), nil
 		}
-		return nil, nil, 0, errIncomplete
 	}
-	return conns[0], conns[1], int(binary.NativeEndian.Uint32(b)), nil
+	for _, c := range conns {
+		go c.Close() // It ends with what it waits for: a caller may have passed it.
+	}
+	return nil, nil, 0, errIncomplete
 }
 
 // errIncomplete: there was no free descriptor for a connection. Both of its ends are closed, and others are served.

@@ -133,8 +133,8 @@ func (f *Front) request(w http.ResponseWriter, q *http.Request, l *link, a *unde
 	keep = !res.Close && !a.last
 }
 
-// passed are the headers of an answer that the caller gets.
-var passed = []string{"Content-Type", "Content-Length", "Etag", "Allow"}
+// answered are the headers of an answer that the caller gets.
+var answered = []string{"Content-Type", "Content-Length", "Etag", "Allow"}
 
 // copied is how much of an answer is read at once.
 const copied = 8 << 10
@@ -142,7 +142,7 @@ const copied = 8 << 10
 // answer copies an answer. One without a length is a stream, each part of which is sent when it comes.
 func answer(w http.ResponseWriter, q *http.Request, res *http.Response, last bool) error {
 	defer res.Body.Close()
-	for _, key := range passed {
+	for _, key := range answered {
 		if v := res.Header[key]; len(v) > 0 {
 			w.Header()[key] = v
 		}

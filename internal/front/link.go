@@ -8,15 +8,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 )
 
 // link is one connection of a caller with its pair to the daemon. Either end takes the other with it, but never in the middle of an
 // answer that the daemon has sent whole.
 type link struct {
-	*net.UnixConn // of the caller
-	uid           int
-	daemon        *net.UnixConn
-	answers       *bufio.Reader // of daemon
+	*passed.Conn // of the caller
+	uid          int
+	daemon       *net.UnixConn
+	answers      *bufio.Reader // of daemon
 
 	here  chan struct{} // the first bytes of an answer have arrived
 	read  chan bool     // an answer was read; false: the link ends
@@ -28,9 +30,9 @@ type link struct {
 	over bool       // there is no other request
 }
 
-func newLink(client, daemon *net.UnixConn, uid int) *link {
+func newLink(client *passed.Conn, daemon *net.UnixConn, uid int) *link {
 	l := &link{
-		UnixConn: client, uid: uid, daemon: daemon, answers: bufio.NewReader(daemon),
+		Conn: client, uid: uid, daemon: daemon, answers: bufio.NewReader(daemon),
 		here: make(chan struct{}), read: make(chan bool), ended: make(chan struct{}), left: make(chan struct{}),
 	}
 	go l.watch() // ends with the daemon's end of the pair
@@ -70,7 +72,7 @@ func (l *link) finish() {
 	busy := l.busy
 	l.mu.Unlock()
 	if !busy {
-		_ = l.UnixConn.Close() // The server closes it too.
+		_ = l.Conn.Close() // The server closes it too.
 	}
 }
 
@@ -94,7 +96,7 @@ func (l *link) awaitClosed(answered <-chan struct{}) bool {
 
 // reads reports whether the caller may read an answer.
 func (l *link) reads() bool {
-	raw, err := l.UnixConn.SyscallConn()
+	raw, err := l.SyscallConn()
 	if err != nil {
 		return false
 	}
@@ -114,7 +116,7 @@ func (l *link) state(s http.ConnState) {
 		over := l.over && !l.busy
 		l.mu.Unlock()
 		if over {
-			_ = l.UnixConn.Close() // The server closes it too.
+			_ = l.Conn.Close() // The server closes it too.
 		}
 	case http.StateClosed:
 		_ = l.daemon.Close() // watch ends.

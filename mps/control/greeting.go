@@ -4,11 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"path/filepath"
 	"syscall"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/kernel/passed"
 )
 
 // Errors of the communication with a control daemon.
@@ -53,8 +54,7 @@ func greetClients(ctx context.Context, pipeDir string, held func()) error {
 func greetSocket(ctx context.Context, path string, timeout time.Duration, held func()) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixpacket", path)
+	c, err := passed.Dial(ctx, "unixpacket", path)
 	switch {
 	case errors.Is(err, os.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("cannot connect to %s: %w", path, ErrNoDaemon)

@@ -1,6 +1,6 @@
 // Package hostile has programs for tests that make what root reads of a process as long and as slow as a user can: its command line
 // and environment (PR_SET_MM_MAP), descriptors, threads and mappings. A test binary becomes such a program: its TestMain calls Main
-// first.
+// first. It also has what a client of a socket can pass to make its reader wait.
 package hostile
 
 import (
