@@ -85,7 +85,8 @@ func OpenDevices(ps []Process) ([]DeviceRule, error) {
 			Access: "rw",
 			Name:   strings.TrimSuffix(f.Name, " (deleted)"),
 		}
-		if f.Type != 0 && !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) {
+		if f.Type != 0 && !slices.ContainsFunc(rules, func(o DeviceRule) bool { return compareDevices(o, r) == 0 }) &&
+			!f.OnlyNamed() {
 			rules = append(rules, r)
 		}
 	})

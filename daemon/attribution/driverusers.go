@@ -58,7 +58,7 @@ func (attr *Attribution) DriverUsers(ctx context.Context) (users []DriverUser, c
 	defer cancel()
 	nodes := map[int]map[string]bool{}
 	unread, err := procfs.WalkOpenFiles(ctx, pids, func(f procfs.OpenFile) {
-		if !isNode(f) {
+		if !isNode(f) || f.OnlyNamed() {
 			return
 		}
 		if nodes[f.PID] == nil {

@@ -74,11 +74,13 @@ func (attr *Attribution) OpenDevicesOf(ctx context.Context, gpus []observe.GPU, 
 			key = fileKey{rdev: f.Rdev}
 		}
 		at, ok := nodes[key]
-		if of := (planner.ComputeKey{GPU: at.GPU, Device: at.device}); ok && at.device != "" && !slices.Contains(o.Compute[of], f.PID) {
+		if !ok || f.OnlyNamed() {
+			return
+		}
+		if of := (planner.ComputeKey{GPU: at.GPU, Device: at.device}); at.device != "" && !slices.Contains(o.Compute[of], f.PID) {
 			o.Compute[of] = append(o.Compute[of], f.PID)
 		}
 		switch {
-		case !ok:
 		case at.whole && !slices.Contains(o.GPUs[at.GPU], f.PID):
 			o.GPUs[at.GPU] = append(o.GPUs[at.GPU], f.PID)
 		case !at.whole && !slices.Contains(o.Instances[at.InstanceKey], f.PID):

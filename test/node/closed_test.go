@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
@@ -65,6 +67,8 @@ func TestClosedLoginsKillWhatIsOutside(t *testing.T) {
 	events := follow(t, n)
 	job, _ := begin(t, n, "red", "part", append(strings.Fields(become), n.Burn("--memory", "64MiB", "--hold")...)...)
 	start("root's", 0, burn...)
+	// Anybody gets the path of a device as a descriptor, which is no use of it.
+	named := keepsOpen(t, n, nobody, "nvidia3", unix.O_PATH)
 	systems, opener := watch(t, n, games, "nvidia3"), watch(t, n, nobody, "nvidia3")
 	start("user's", nobody, burn...)
 	began := time.Now()
@@ -80,7 +84,8 @@ func TestClosedLoginsKillWhatIsOutside(t *testing.T) {
 	if s := begun["user's"].ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGKILL {
 		t.Errorf("the process with a context: %v", begun["user's"].ProcessState)
 	}
-	for what, pid := range map[string]int{"root's process": begun["root's"].Process.Pid, "the system's": systems.n, "the lease's": job.PID()} {
+	for what, pid := range map[string]int{"root's process": begun["root's"].Process.Pid, "the system's": systems.n, "the lease's": job.PID(),
+		"the one with a path": named.n} {
 		if st, err := procfs.Read(pid); err != nil || st.Dead() {
 			t.Errorf("%s was ended: %v\n%s", what, err, daemonLog(n))
 		}

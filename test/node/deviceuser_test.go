@@ -30,14 +30,41 @@ type monitor struct {
 	n     int
 }
 
-// watch starts a monitor of a device node of the virtual node.
-func watch(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
+// openable replaces a device node of a virtual node by a file: no driver is behind the node, and open(2) fails. The daemon knows the nodes
+// of a virtual node by their files.
+func openable(t *testing.T, path string) {
 	t.Helper()
-	fd, err := unix.Open(filepath.Join(n.Root(), "dev", node), unix.O_PATH|unix.O_CLOEXEC, 0)
+	st, err := os.Stat(path)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := os.NewFile(uintptr(fd), node)
+	if st.Mode()&os.ModeDevice == 0 {
+		return
+	}
+	file := path + ".new"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Chmod(file, st.Mode().Perm()), os.Rename(file, path)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// watch starts a monitor of a device node of the virtual node.
+func watch(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
+	t.Helper()
+	return keepsOpen(t, n, uid, node, unix.O_RDONLY)
+}
+
+// keepsOpen starts a process that has a device node of the virtual node open in some way.
+func keepsOpen(t *testing.T, n *harness.Node, uid uint32, node string, flags int) *monitor {
+	t.Helper()
+	path := filepath.Join(n.Root(), "dev", node)
+	openable(t, path)
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer f.Close()
 	cmd := exec.Command("sleep", "120")
 	cmd.ExtraFiles, cmd.Dir = []*os.File{f}, "/"
@@ -266,6 +293,7 @@ func TestAFileSystemThatNeverAnswersDelaysNoApply(t *testing.T) {
 	})
 	fs.Silence()
 
+	openable(t, filepath.Join(n.Root(), "dev/nvidia3"))
 	link := filepath.Join(n.Root(), "harmless.txt")
 	if err := os.Link(filepath.Join(n.Root(), "dev/nvidia3"), link); err != nil {
 		t.Fatal(err)

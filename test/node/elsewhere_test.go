@@ -47,8 +47,7 @@ func (p *probe) pass() {
 	fail(err)
 	fail(os.Chmod(p.Socket, 0o666))
 	fail(l.SetDeadline(time.Now().Add(20 * time.Second)))
-	// No driver is behind the node, so it cannot be opened for use; a path descriptor is as open in /proc.
-	fd, err := unix.Open(p.Sends, unix.O_PATH, 0)
+	fd, err := unix.Open(p.Sends, unix.O_RDONLY, 0)
 	fail(err)
 	fmt.Println("listens.")
 	c, err := l.AcceptUnix()
@@ -86,6 +85,7 @@ func TestADevicePassedToAnotherLease(t *testing.T) {
 		}
 		return job, id
 	}
+	openable(t, filepath.Join(n.Root(), "dev/nvidia3"))
 	sender, sent := job("whole", "listens.", probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})
 	receiver, id := job("part", "keeps it.", probe{Keeps: true})
 	if code := awaitEnd(t, sender); code != 0 {

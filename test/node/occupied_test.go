@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
@@ -103,6 +105,7 @@ func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = syscall.Kill(daemon, syscall.SIGCONT) })
 			tracing.AwaitState(t, daemon, 'T')
+			named := keepsOpen(t, n, nobody, c.node, unix.O_PATH) // It keeps its path after the other has ended.
 			opener := watch(t, n, nobody, c.node)
 			tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, opener.n))
 			if err := syscall.Kill(daemon, syscall.SIGCONT); err != nil {
@@ -135,6 +138,9 @@ func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
 			}
 			if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", c.grant, "--wait=20s", "--", "true"); r.Code != 0 {
 				t.Errorf("its place after its end: a run is answered with %d: %s", r.Code, r.Err)
+			}
+			if !named.alive() {
+				t.Error("a process that only has the path of the device was ended")
 			}
 		})
 	}

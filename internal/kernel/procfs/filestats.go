@@ -5,13 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // statTimeout is how long one statx may take. Without a file system that must answer, it takes a microsecond.
@@ -119,7 +116,7 @@ func (r *statReader) run(b *statBatch, files []namedFile) {
 			return
 		}
 		if err == nil { // otherwise it was closed by now
-			o.PID, o.Name = files[i].pid, files[i].name
+			o.PID, o.Name, o.FD = files[i].pid, files[i].name, files[i].fd
 			b.results = append(b.results, o)
 		}
 		b.next = i + 1
@@ -141,21 +138,11 @@ func (r *statReader) addStuck(mount, calls int) {
 // mount is the id of the mount that the file was opened on, which is unique on the host as long as the mount exists; 0 when it
 // was closed by now.
 func (f *namedFile) mount() int {
-	// Only the beginning: what follows is as long as the process makes it, such as the list of an epoll.
-	b, _, err := boundedread.OfProcess(f.pid, "fdinfo/"+f.fd, boundedread.Value)
+	id, err := strconv.Atoi(descriptorInfo(f.pid, f.fd, "mnt_id"))
 	if err != nil {
 		return 0
 	}
-	for line := range strings.Lines(string(b)) {
-		if rest, ok := strings.CutPrefix(line, "mnt_id:"); ok {
-			id, err := strconv.Atoi(strings.TrimSpace(rest))
-			if err != nil {
-				return 0
-			}
-			return id
-		}
-	}
-	return 0
+	return id
 }
 
 // statx reads a file from what the kernel knows.

@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/boundedread"
 )
 
 // OpenFile is one file that a process has open.
@@ -19,6 +22,29 @@ type OpenFile struct {
 	Rdev uint64 // the number of a device; 0 for other files
 	Dev  uint64 // with Ino: identifies the file
 	Ino  uint64
+	FD   string // the descriptor's number
+}
+
+// OnlyNamed reports whether the descriptor names the file and gives no use of it (O_PATH of open(2)): any user gets one, of any file. It
+// is read now: of a descriptor that was closed since, or that cannot be read, it is not said.
+func (f *OpenFile) OnlyNamed() bool {
+	flags, err := strconv.ParseUint(descriptorInfo(f.PID, f.FD, "flags"), 8, 64)
+	return err == nil && flags&unix.O_PATH != 0
+}
+
+// descriptorInfo returns what the kernel says of a descriptor (fdinfo of proc(5)); empty where it was closed by now. Only the beginning is
+// read: what follows is as long as the process makes it, such as the list of an epoll.
+func descriptorInfo(pid int, fd, key string) string {
+	b, _, err := boundedread.OfProcess(pid, "fdinfo/"+fd, boundedread.Value)
+	if err != nil {
+		return ""
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, key+":"); ok {
+			return strings.TrimSpace(rest)
+		}
+	}
+	return ""
 }
 
 // WalkOpenFiles calls found for each file that has a name and that one of the processes has open. It never waits for a file

@@ -52,7 +52,7 @@ func TestWalkOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := keepOpen(t, f)
-	if files, unread := walked(t, pid); unread != 0 || files[file] != (procfs.OpenFile{PID: pid, Name: file, Dev: st.Dev, Ino: st.Ino}) {
+	if files, unread := walked(t, pid); unread != 0 || files[file] != (procfs.OpenFile{PID: pid, Name: file, Dev: st.Dev, Ino: st.Ino, FD: "3"}) {
 		t.Errorf("found %+v, %d unread", files, unread)
 	}
 	full, err := os.Open("/dev/full")
@@ -61,8 +61,19 @@ func TestWalkOpenFiles(t *testing.T) {
 	}
 	defer full.Close()
 	pid = keepOpen(t, full)
-	if files, _ := walked(t, pid); files["/dev/full"].Type != 'c' || files["/dev/full"].Rdev != unix.Mkdev(1, 7) {
-		t.Errorf("a device is found as %+v", files["/dev/full"])
+	files, _ := walked(t, pid)
+	if f := files["/dev/full"]; f.Type != 'c' || f.Rdev != unix.Mkdev(1, 7) || f.OnlyNamed() {
+		t.Errorf("a device is found as %+v", f)
+	}
+	named, err := os.OpenFile("/dev/full", unix.O_PATH, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer named.Close()
+	pid = keepOpen(t, named)
+	files, _ = walked(t, pid)
+	if f := files["/dev/full"]; f.Type != 'c' || !f.OnlyNamed() {
+		t.Errorf("the path of a device is found as %+v", f)
 	}
 	over, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -133,7 +144,7 @@ func TestOpenFileWithALongPath(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := keepOpen(t, f)
-	if files, unread := walked(t, pid); unread != 0 || files[""] != (procfs.OpenFile{PID: pid, Dev: st.Dev, Ino: st.Ino}) {
+	if files, unread := walked(t, pid); unread != 0 || files[""] != (procfs.OpenFile{PID: pid, Dev: st.Dev, Ino: st.Ino, FD: "3"}) {
 		t.Errorf("found %+v, %d unread", files, unread)
 	}
 	if err := unix.Mknodat(int(dir.Fd()), "node", unix.S_IFCHR|0o666, int(unix.Mkdev(1, 7))); err != nil {
