@@ -64,7 +64,7 @@ type ender interface {
 	// EndedLeases returns the leases that ended since the last boot, as far as they are kept.
 	EndedLeases() []api.Lease
 	// StopInBackground stops a lease gracefully and tries again until it has ended.
-	StopInBackground(ctx context.Context, l *lease.Lease, reason string)
+	StopInBackground(l *lease.Lease, reason string)
 }
 
 // mostPending is how many records may wait for the disk; of further ones those of the users with the most are lost, and counted.

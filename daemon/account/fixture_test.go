@@ -70,9 +70,9 @@ func (w *fixture) config() lease.Config {
 }
 
 // StopInBackground takes the place of package leases.
-func (w *fixture) StopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+func (w *fixture) StopInBackground(l *lease.Lease, reason string) {
 	w.stopped = append(w.stopped, reason)
-	if err := w.table.Ended(ctx, l.ID, reason); err != nil {
+	if err := w.table.Ended(w.Context(), l.ID, reason); err != nil {
 		w.Error(err)
 	}
 }

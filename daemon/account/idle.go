@@ -87,7 +87,7 @@ func (a *Account) checkIdle(ctx context.Context, l *lease.Lease, idle, now time.
 	if stops && now-warnedAt >= grace && idle >= after+grace {
 		delete(a.idle.warned, key)
 		a.Leases.StopInBackground(
-			ctx, l,
+			l,
 			fmt.Sprintf("it has not used its GPU for %s (idle.do: stop of its grant)", api.Duration((after+grace).Round(time.Second))),
 		)
 	}

@@ -79,7 +79,7 @@ type unmanager interface {
 
 // leaseStopper stops leases.
 type leaseStopper interface {
-	StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error
+	StopLease(ctx context.Context, l *lease.Lease, reason string) error
 }
 
 // Settings are the settings for changes.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 
 	"github.com/gpushare/gpushare/daemon/planner"
-	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 )
@@ -27,7 +26,7 @@ func (h LeaseStop) Do(ctx context.Context, s step.Step) error {
 		return err
 	}
 	if s.Kind == planner.KindLeaseStop {
-		return h.D.Leases.StopLease(ctx, l, s.Reason, stop.StopGrace)
+		return h.D.Leases.StopLease(ctx, l, s.Reason)
 	}
 	if err := h.D.Table.Ended(ctx, l.ID, s.Reason); err != nil {
 		return err

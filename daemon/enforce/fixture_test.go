@@ -269,7 +269,8 @@ func (p *fakePort) assign(pid int, id string) {
 // fakeLeases stops leases as package leases does.
 type fakeLeases struct{ *fixture }
 
-func (f fakeLeases) StopInBackground(ctx context.Context, l *lease.Lease, reason string) {
+func (f fakeLeases) StopInBackground(l *lease.Lease, reason string) {
+	ctx := f.tasks.Context()
 	f.journal.note("stop " + l.ID + ": " + reason)
 	f.tasks.Go(func() {
 		if err := f.Table.Ending(l.ID, reason); err != nil {

@@ -1,7 +1,6 @@
 package enforce
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -15,7 +14,7 @@ import (
 // leaseStopper stops leases.
 type leaseStopper interface {
 	// StopInBackground stops a lease gracefully and tries again until it has ended.
-	StopInBackground(ctx context.Context, l *lease.Lease, reason string)
+	StopInBackground(l *lease.Lease, reason string)
 }
 
 // unfrozenLease is a lease that ran in slices of others.
@@ -70,5 +69,5 @@ func (d *Enforcer) stopUnfrozen(id string) {
 		api.Duration(quota.UnfrozenWithin),
 	)
 	d.Audit("gpushared", "unfrozen", "stops lease "+id+": "+reason)
-	d.Leases.StopInBackground(d.tasks.Context(), &l, reason) // The loop of the GPU may end before the lease.
+	d.Leases.StopInBackground(&l, reason)
 }

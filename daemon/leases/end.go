@@ -10,6 +10,8 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -46,14 +48,102 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 			return err
 		}
 	}
-	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name, stop.StopGrace); err != nil {
+	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name); err != nil {
 		return err
 	}
 	return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 }
 
-// StopLease stops the processes of a lease and ends the lease. It returns when the lease has ended.
-func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, grace time.Duration) error {
+// stops are the stops that were begun. Each goes on until its lease has ended, whether its caller waits or not: SIGTERM may have been sent, and a
+// lease that is ending has no limits of a running one.
+type stops struct {
+	mu    locks.Mutex[locks.Leaf]  // guards what follows
+	tries map[string]*attemptToEnd // by lease: the one that goes on, or the next one
+}
+
+// attemptToEnd is one try to end a lease.
+type attemptToEnd struct {
+	over chan struct{} // closed when it has ended
+	err  error         // of an attempt that has ended
+}
+
+// betweenStops is the time from an attempt that failed to the next one.
+const betweenStops = 5 * time.Second
+
+// StopLease stops a lease gracefully (SIGTERM, then SIGKILL), and returns when it has ended, or why it cannot be ended now. The stop goes
+// on to its end if that is so, or if ctx ends before.
+func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string) error {
+	try := ls.beginStop(l, reason)
+	select {
+	case <-try.over:
+		return try.err
+	case <-ctx.Done():
+		return fmt.Errorf("lease %s is being stopped: %w", l.ID, context.Cause(ctx))
+	}
+}
+
+// StopInBackground is StopLease for callers that do not wait.
+func (ls *Leases) StopInBackground(l *lease.Lease, reason string) { ls.beginStop(l, reason) }
+
+// beginStop begins to stop a lease, and returns the attempt. A stop that goes on keeps its reason.
+func (ls *Leases) beginStop(l *lease.Lease, reason string) *attemptToEnd {
+	ls.stops.mu.Lock()
+	defer ls.stops.mu.Unlock()
+	if try := ls.stops.tries[l.ID]; try != nil {
+		return try
+	}
+	if ls.stops.tries == nil {
+		ls.stops.tries = map[string]*attemptToEnd{}
+	}
+	try := &attemptToEnd{over: make(chan struct{})}
+	ls.stops.tries[l.ID] = try
+	copied := *l
+	ls.Tasks.Go(func() { ls.stopUntilEnded(&copied, reason) }) // ends with the lease
+	return try
+}
+
+// stopUntilEnded stops a lease, and tries again until it has ended.
+func (ls *Leases) stopUntilEnded(l *lease.Lease, reason string) {
+	ctx := ls.Tasks.Context()
+	for notify := true; ; notify = false {
+		bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.IsolationTimeout)
+		err := ls.stopOnce(bounded, l, reason, notify)
+		cancel()
+		_, there := ls.Table.Get(l.ID)
+		again := err != nil && there && ctx.Err() == nil
+		ls.stops.ended(l.ID, err, again)
+		if !again {
+			return
+		}
+		ls.Log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
+		loop.Pause(ctx, betweenStops)
+	}
+}
+
+// ended reports the end of an attempt to those who wait for it.
+func (x *stops) ended(id string, err error, again bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	try := x.tries[id]
+	delete(x.tries, id)
+	if again {
+		x.tries[id] = &attemptToEnd{over: make(chan struct{})}
+	}
+	try.err = err
+	close(try.over)
+}
+
+// resumeStops goes on with what an earlier daemon had begun.
+func (ls *Leases) resumeStops() {
+	for _, l := range ls.Table.Live() {
+		if l.State == lease.Ending {
+			ls.StopInBackground(&l, l.Reason)
+		}
+	}
+}
+
+// stopOnce makes one attempt.
+func (ls *Leases) stopOnce(ctx context.Context, l *lease.Lease, reason string, first bool) error {
 	if ls.Table.DropContainer(l.ID, reason, time.Time{}) {
 		return nil // It waited for its container, and has no process.
 	}
@@ -65,11 +155,18 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string, 
 	if err := ls.Table.Ending(l.ID, reason); err != nil {
 		return err
 	}
+	// The next daemon goes on with it.
+	if err := ls.Table.Save(ctx); err != nil {
+		ls.Revised.Set() // It is said there, and tried again.
+	}
 	notify := func(ctx context.Context) {
+		if !first {
+			return
+		}
 		ls.Table.Notice(l.ID, lease.Notice{Kind: "lease.stopping", Text: "it is being stopped: " + reason})
 		ls.awaitDelivery(ctx)
 	}
-	if err := ls.Stopper.Lease(ctx, l, grace, notify); err != nil {
+	if err := ls.Stopper.Lease(ctx, l, stop.StopGrace, notify); err != nil {
 		return err
 	}
 	if err := ls.Table.Ended(ctx, l.ID, reason); err != nil {

@@ -50,12 +50,14 @@ type Leases struct {
 	TimeWake     loop.Wake                    // a lease started or ended, or is to be stopped for a request
 	inPlaceMu    locks.Mutex[locks.Attaching] // one check and one start of a lease in place at a time
 	Watchers     Watchers
+	stops        stops
 	Revised      loop.Wake // what is recorded of a running lease changed: its notices, its XIDs
 }
 
 // Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns
 // when its loops have ended.
 func (ls *Leases) Run(ctx context.Context) {
+	ls.resumeStops()
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })
 	loops.Go(func() { ls.noticeLoop(ctx) })

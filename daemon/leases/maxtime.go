@@ -8,7 +8,6 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/stop"
-	"github.com/gpushare/gpushare/internal/loop"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -25,21 +24,21 @@ func (ls *Leases) timeLoop(ctx context.Context) {
 			if l.State != lease.Running || l.Expires == nil || !ls.State.Desired().Enforcing() {
 				continue
 			}
-			next = min(next, ls.checkMaxTime(ctx, &l))
+			next = min(next, ls.checkMaxTime(&l))
 		}
 		next = max(next, time.Millisecond)
 	}
 }
 
 // checkMaxTime does what is due for one lease and returns when to check it again.
-func (ls *Leases) checkMaxTime(ctx context.Context, l *lease.Lease) time.Duration {
+func (ls *Leases) checkMaxTime(l *lease.Lease) time.Duration {
 	whole, name := l.Time()
 	if whole == nil { // It has an end, so it had a time.
 		return time.Hour
 	}
 	left := l.Expires.Sub(ls.Now())
 	if left <= 0 {
-		ls.StopInBackground(ctx, l, "its "+name+" has passed")
+		ls.StopInBackground(l, "its "+name+" has passed")
 		return time.Hour
 	}
 	at, next := warning(time.Duration(*whole), left)
@@ -74,20 +73,4 @@ func warning(whole, left time.Duration) (due, next time.Duration) {
 		due = w
 	}
 	return due, left
-}
-
-// StopInBackground stops a lease gracefully (SIGTERM, then SIGKILL) in a goroutine, and tries again until it has ended.
-func (ls *Leases) StopInBackground(ctx context.Context, l *lease.Lease, reason string) {
-	ls.Tasks.Go(func() {
-		for ctx.Err() == nil {
-			bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.IsolationTimeout)
-			err := ls.StopLease(bounded, l, reason, stop.StopGrace)
-			cancel()
-			if _, there := ls.Table.Get(l.ID); err == nil || !there {
-				return
-			}
-			ls.Log.Warn("cannot end a lease", "lease", l.ID, "reason", reason, "error", err)
-			loop.Pause(ctx, 5*time.Second)
-		}
-	})
 }

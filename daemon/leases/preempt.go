@@ -18,7 +18,7 @@ func (ls *Leases) preempt(ctx context.Context) {
 			}
 			ls.reportPreemption(&p.Request, victim)
 			// The user of the lease may not learn who waits: that may be another tenant.
-			ls.StopInBackground(ctx, victim, "a request of a higher priority needs its place (preempt: stop)")
+			ls.StopInBackground(victim, "a request of a higher priority needs its place (preempt: stop)")
 		}
 	}
 }

@@ -148,7 +148,7 @@ func (ls *Leases) stopRemoved(ctx context.Context, l *lease.Lease, r *removal) t
 	}
 	r.stopped = true
 	ls.Audit("gpushared", "removal", fmt.Sprintf("lease %s of user %s is stopped: %s (on_removal: stop)", l.ID, l.User, why))
-	ls.StopInBackground(ctx, l, why+" (on_removal: stop)")
+	ls.StopInBackground(l, why+" (on_removal: stop)")
 	return time.Hour
 }
 

@@ -1,12 +1,15 @@
 package node
 
 import (
+	"context"
 	"os"
 	"strings"
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/client"
+	"github.com/gpushare/gpushare/test/enumeration"
+	"github.com/gpushare/gpushare/test/harness"
 )
 
 // The daemon is killed before and after it stops an unattributed process with --force. The next daemon resumes the change with
@@ -67,5 +70,44 @@ func TestQuiesceWithoutAServiceManager(t *testing.T) {
 	if r := n.CLIIn(soon(t), replaced(t, spec, "share: 30%", "share: 20%"), "apply", "-f", "-"); r.Code != 0 ||
 		strings.Contains(r.Out+r.Err, "stopping units") {
 		t.Errorf("a change without MIG steps exits with %d: %s%s", r.Code, r.Out, r.Err)
+	}
+}
+
+// A stop that was begun goes on to its end, although its caller leaves, or the daemon is killed. The program ignores SIGTERM.
+func TestAStopGoesOnWithoutItsCaller(t *testing.T) {
+	enumeration.Long(t)
+	for name, leave := range map[string]func(t *testing.T, n *harness.Node, cancel func()){
+		"its caller leaves": func(_ *testing.T, _ *harness.Node, cancel func()) { cancel() },
+		"the daemon is killed": func(t *testing.T, n *harness.Node, _ func()) {
+			n.KillDaemon()
+			if err := n.StartDaemon(soon(t)); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := start(t, quick)
+			apply(t, n, shared)
+			job, id := begin(t, n, "red", "part", "env --ignore-signal=TERM sh -c 'echo ignores; exec sleep 600'")
+			if err := job.AwaitLine(soon(t), "ignores"); err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(soon(t))
+			defer cancel()
+			answered := make(chan error, 1)
+			go func() { answered <- n.Client().StopLease(ctx, id) }()
+			awaitStatus(t, n, "the lease is being stopped", func(s *api.Status) bool { return leaseByID(s, id).State == api.LeaseEnding })
+			leave(t, n, cancel)
+			if err := <-answered; err == nil {
+				t.Fatal("the stop was answered")
+			}
+			awaitStatus(t, n, "the lease goes on", func(s *api.Status) bool { return leaseByID(s, id) == nil })
+			select {
+			case <-job.Done():
+			case <-soon(t).Done():
+				t.Error("its command runs")
+			}
+		})
 	}
 }
