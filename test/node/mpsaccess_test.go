@@ -147,11 +147,16 @@ func TestWhoReachesMPS(t *testing.T) {
 	for who, want := range map[int]string{
 		withoutRole: "EACCES", namespaceRoot: "EACCES", colleague: "EACCES", adminGroup: "EACCES", observerGroup: "EACCES", member: "connected", anothers: "connected",
 	} {
-		s, got := n.connect(t, n.who[who])
-		s.end()
-		if got != want {
-			t.Errorf("%s: %s, want %s", columnNames()[who], got, want)
-		}
+		t.Run(columnNames()[who], func(t *testing.T) {
+			if out, err := n.who[who].command(soon(t), "true").CombinedOutput(); n.who[who].inside && err != nil {
+				t.Skipf("needs user namespaces: %s", out)
+			}
+			s, got := n.connect(t, n.who[who])
+			s.end()
+			if got != want {
+				t.Errorf("it gets %s, want %s", got, want)
+			}
+		})
 	}
 	tenants := filepath.Dir(n.socket)
 	pipe := filepath.Join(filepath.Dir(tenants), "p")
