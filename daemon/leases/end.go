@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gpushare/gpushare/api"
@@ -12,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/internal/locks"
 	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -54,8 +56,8 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 	return c.Reply(http.StatusOK, map[string]string{"stopped": id})
 }
 
-// stops are the stops that were begun. Each goes on until its lease has ended, whether its caller waits or not: SIGTERM may have been sent, and a
-// lease that is ending has no limits of a running one.
+// stops are the stops that were begun. Each goes on until its lease has ended, whether its caller waits or not: SIGTERM may have been
+// sent, and a lease that is ending has no limits of a running one.
 type stops struct {
 	mu    locks.Mutex[locks.Leaf]  // guards what follows
 	tries map[string]*attemptToEnd // by lease: the one that goes on, or the next one
@@ -63,8 +65,9 @@ type stops struct {
 
 // attemptToEnd is one try to end a lease.
 type attemptToEnd struct {
-	over chan struct{} // closed when it has ended
-	err  error         // of an attempt that has ended
+	over    chan struct{}     // closed when it has ended
+	err     error             // of an attempt that has ended
+	callers []context.Context // of those who wait for it, to whom it says what it waits for
 }
 
 // betweenStops is the time from an attempt that failed to the next one.
@@ -73,7 +76,7 @@ const betweenStops = 5 * time.Second
 // StopLease stops a lease gracefully (SIGTERM, then SIGKILL), and returns when it has ended, or why it cannot be ended now. The stop goes
 // on to its end if that is so, or if ctx ends before.
 func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string) error {
-	try := ls.beginStop(l, reason)
+	try := ls.beginStop(l, reason, ctx)
 	select {
 	case <-try.over:
 		return try.err
@@ -86,16 +89,17 @@ func (ls *Leases) StopLease(ctx context.Context, l *lease.Lease, reason string) 
 func (ls *Leases) StopInBackground(l *lease.Lease, reason string) { ls.beginStop(l, reason) }
 
 // beginStop begins to stop a lease, and returns the attempt. A stop that goes on keeps its reason.
-func (ls *Leases) beginStop(l *lease.Lease, reason string) *attemptToEnd {
+func (ls *Leases) beginStop(l *lease.Lease, reason string, callers ...context.Context) *attemptToEnd {
 	ls.stops.mu.Lock()
 	defer ls.stops.mu.Unlock()
 	if try := ls.stops.tries[l.ID]; try != nil {
+		try.callers = append(try.callers, callers...)
 		return try
 	}
 	if ls.stops.tries == nil {
 		ls.stops.tries = map[string]*attemptToEnd{}
 	}
-	try := &attemptToEnd{over: make(chan struct{})}
+	try := &attemptToEnd{over: make(chan struct{}), callers: callers}
 	ls.stops.tries[l.ID] = try
 	copied := *l
 	ls.Tasks.Go(func() { ls.stopUntilEnded(&copied, reason) }) // ends with the lease
@@ -107,7 +111,8 @@ func (ls *Leases) stopUntilEnded(l *lease.Lease, reason string) {
 	ctx := ls.Tasks.Context()
 	for notify := true; ; notify = false {
 		bounded, cancel := context.WithTimeout(ctx, stop.StopGrace+stop.IsolationTimeout)
-		err := ls.stopOnce(bounded, l, reason, notify)
+		waits := step.WithWaits(bounded, func(text string) { ls.stops.say(l.ID, text) })
+		err := ls.stopOnce(waits, l, reason, notify)
 		cancel()
 		_, there := ls.Table.Get(l.ID)
 		again := err != nil && there && ctx.Err() == nil
@@ -131,6 +136,18 @@ func (x *stops) ended(id string, err error, again bool) {
 	}
 	try.err = err
 	close(try.over)
+}
+
+// say says what an attempt waits for.
+func (x *stops) say(id, text string) {
+	x.mu.Lock()
+	callers := slices.Clone(x.tries[id].callers)
+	x.mu.Unlock()
+	for _, c := range callers {
+		if c.Err() == nil { // It waits.
+			step.ReportWait(c, text)
+		}
+	}
 }
 
 // resumeStops goes on with what an earlier daemon had begun.

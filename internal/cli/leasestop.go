@@ -26,7 +26,7 @@ func (a *app) leaseStop() *cobra.Command {
 		Short: "Stop leases: SIGTERM, a grace period, then SIGKILL",
 		Long: `Stop ends the leases with these ids, or those that the flags select, of those that you may stop.
 Selected leases are listed first, and stopped after a question; --yes answers it. A lease that waits
-in the queue is not stopped: end its command.`,
+in the queue is not stopped: end its command. A stop that was begun goes on without this command.`,
 		Example:           "  gpushare lease stop vision-train-x7k2 vision-dev-3kq6\n  gpushare lease stop --tenant vision\n  gpushare lease stop --all --yes",
 		ValidArgsFunction: a.complete(leasesOf),
 		RunE: func(cmd *cobra.Command, args []string) error {

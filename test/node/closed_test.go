@@ -84,8 +84,10 @@ func TestClosedLoginsKillWhatIsOutside(t *testing.T) {
 	if s := begun["user's"].ProcessState.Sys().(syscall.WaitStatus); s.Signal() != syscall.SIGKILL {
 		t.Errorf("the process with a context: %v", begun["user's"].ProcessState)
 	}
-	for what, pid := range map[string]int{"root's process": begun["root's"].Process.Pid, "the system's": systems.n, "the lease's": job.PID(),
-		"the one with a path": named.n} {
+	for what, pid := range map[string]int{
+		"root's process": begun["root's"].Process.Pid, "the system's": systems.n, "the lease's": job.PID(),
+		"the one with a path": named.n,
+	} {
 		if st, err := procfs.Read(pid); err != nil || st.Dead() {
 			t.Errorf("%s was ended: %v\n%s", what, err, daemonLog(n))
 		}

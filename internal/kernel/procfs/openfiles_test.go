@@ -52,7 +52,11 @@ func TestWalkOpenFiles(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := keepOpen(t, f)
-	if files, unread := walked(t, pid); unread != 0 || files[file] != (procfs.OpenFile{PID: pid, Name: file, Dev: st.Dev, Ino: st.Ino, FD: "3"}) {
+	if files, unread := walked(
+		t,
+		pid,
+	); unread != 0 ||
+		files[file] != (procfs.OpenFile{PID: pid, Name: file, Dev: st.Dev, Ino: st.Ino, FD: "3"}) {
 		t.Errorf("found %+v, %d unread", files, unread)
 	}
 	full, err := os.Open("/dev/full")
