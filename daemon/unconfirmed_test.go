@@ -10,12 +10,14 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpusim"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/scenarios"
 )
 
 // What a call creates that did not answer in time is gpushare's, whenever it appears: it is used, or makes room for another
 // layout, without an authority and without a command about foreign instances.
 func TestACreationWhoseOutcomeWasNotKnown(t *testing.T) {
+	enumeration.Long(t)
 	answers := []struct {
 		name string
 		do   func(*virtual)

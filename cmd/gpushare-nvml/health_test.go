@@ -11,10 +11,12 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/gpu/worker"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // TestSimHealth reads the sensors of boards of three generations with an older and a newer driver, idle and in trouble.
 func TestSimHealth(t *testing.T) {
+	enumeration.Long(t)
 	const gpus = "gpus:\n  - {model: A100-SXM4-40GB}\n  - {model: H100-SXM5-80GB}\n  - {model: RTX-PRO-6000-96GB}\n" +
 		"  - {model: H100-SXM5-80GB}\n"
 	for _, tt := range []struct{ driver, recovery string }{{"535", ""}, {"580", gpu.RecoveryNone}} {

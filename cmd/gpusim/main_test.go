@@ -142,6 +142,7 @@ func TestANodeFromStartToEnd(t *testing.T) {
 }
 
 func TestBurnUsesTheNode(t *testing.T) {
+	enumeration.Long(t)
 	root, _ := start(t, "mixed.yaml")
 	out, code := gpusimRun(
 		t, "exec", "--root", root, "--", filepath.Join(programs(t), "gpusim"), "burn", "--gpu", "4", "--memory", "1GiB", "--kernel",

@@ -9,6 +9,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/lease"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // notices returns the notices that the user of the lease got.
@@ -21,6 +22,7 @@ func (w *fixture) notices() []string {
 }
 
 func TestIdleLeases(t *testing.T) {
+	enumeration.Long(t)
 	const hour = time.Hour
 	stop := func(after time.Duration) *api.IdleSpec {
 		return &api.IdleSpec{After: api.Duration(after), Do: api.IdleStop}

@@ -188,6 +188,7 @@ after 1
 }
 
 func TestNVLinksOfTheLibrary(t *testing.T) {
+	enumeration.Long(t)
 	const gpus = `driver: "535"
 nvlink: {bridges: [[0, 2]], switches: 2}
 gpus: [{model: A100-SXM4-40GB, count: 3}, {model: H100-SXM5-80GB}, {model: RTX-PRO-6000-96GB}]

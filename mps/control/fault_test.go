@@ -11,6 +11,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs/procfstest"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/mps"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A fault is found when the driver reports an error: the culprit from the server's log, the victims, and those that still run. No
@@ -79,6 +80,7 @@ func TestFaultNamesCulpritAndVictims(t *testing.T) {
 // A fault that comes after the driver's report of it is found however often the node was observed in between, and one of which the
 // driver said nothing when its clients have ended, also when something else has read so before.
 func TestFaultAfterTheReport(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	for _, driver := range onEveryBranch(t) {
 		for _, how := range []string{"reported", "not reported", "not reported, and the clients were read"} {

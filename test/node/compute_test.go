@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -182,6 +183,7 @@ func TestAnOccupiedComputeInstance(t *testing.T) {
 // On demand an instance is created and split for a grant that names a compute instance: the next leases get the others, and it is
 // removed when none has one. A grant of the instance gets one of its own.
 func TestComputeInstancesOnDemand(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, `version: v1

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // A change of a layout is a few events, however many instances it has: the driver reports each of them, and what it reports of a change
 // that is over is what is left.
 func TestOneChangeIsFewEvents(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	spec := func(layout string) string {

@@ -6,11 +6,13 @@ import (
 	"testing"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // An XID of a program is its lease's, found by the pid in the kernel's log, and its GPU stays open. An XID of the hardware closes
 // one GPU to new leases, also over a kill of the daemon; another GPU takes leases, and after a reset the GPU opens when its readings are good.
 func TestXIDsOfProgramsAndOfTheHardware(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, small)

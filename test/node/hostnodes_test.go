@@ -157,6 +157,7 @@ func TestMissingDeviceNodesAreCreated(t *testing.T) {
 // A device node that cannot be made is named with the command that makes it, and a lease that needs it is refused: its program would
 // fail. The command is right.
 func TestMissingDeviceNodesAreNamed(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, nodesOnDemand)
 	restore := failingHelper(t, n)

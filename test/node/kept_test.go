@@ -207,6 +207,7 @@ func TestKeptLeaseEnds(t *testing.T) {
 
 // The pods of a claim are one lease: each is in it, what they use counts together, and over-use ends the processes of all.
 func TestKeptLeaseOfSeveralCgroups(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	path, dir := newCgroup(t)
 	n := start(t, quick)

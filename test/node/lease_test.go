@@ -441,6 +441,7 @@ func TestMember(t *testing.T) {
 
 // After a boot the layout is restored at its placements before a lease uses it.
 func TestReboot(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, slow)
 	apply(t, n, shared)

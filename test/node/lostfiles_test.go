@@ -85,6 +85,7 @@ func TestStateDirectoryRemoved(t *testing.T) {
 // Each file that the daemon keeps is removed alone: the lock, the state, the socket, the record of the leases, the CDI files. It is there
 // again after a pass of the loop.
 func TestKeptFilesRemoved(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, small)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
 
@@ -68,6 +69,7 @@ func TestALostGPUIsReportedToItsTenant(t *testing.T) {
 // An XID that comes as soon as the daemon is ready is its lease's, and counted once: no event of the driver and no line of the kernel's
 // log is missed.
 func TestAnXIDAtTheStartOfTheDaemonIsNotMissed(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, small)

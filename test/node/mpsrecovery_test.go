@@ -52,6 +52,7 @@ func join(t *testing.T, n *harness.Node, tenant string) (*harness.Job, string) {
 
 // A drained MPS takes no lease, also after the daemon was killed, and disturbs none that runs.
 func TestDrainedMPSTakesNoLease(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	apply(t, n, joined)

@@ -14,6 +14,7 @@ import (
 // A layout that is lost by a driver reload or a reset within one boot is restored at the same placements. An instance that is
 // destroyed by hand is not.
 func TestLayoutsComeBack(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := patient(t, replaced(t, quick, "gpus:", "monitors_block_reset: false\ngpus:"))
 	apply(t, n, shared)

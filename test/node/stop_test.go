@@ -15,6 +15,7 @@ import (
 // The daemon is killed before and after it stops an unattributed process with --force. The next daemon resumes the change with
 // its authority and stops no process twice.
 func TestKilledWhileStoppingAnUnattributedProcess(t *testing.T) {
+	enumeration.Long(t)
 	if os.Geteuid() != 0 {
 		t.Skip("becoming another user needs root")
 	}

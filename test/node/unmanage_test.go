@@ -292,6 +292,7 @@ func unmanageOn(t *testing.T, n *harness.Node) (taken, done bool, err error) {
 
 // Without the daemon --check answers from the saved state, and exits with 0 only if that is certain.
 func TestUnmanageCheckWithoutDaemon(t *testing.T) {
+	enumeration.Long(t)
 	t.Parallel()
 	n := start(t, quick)
 	settings := filepath.Join(n.Dir, "gpushared.yaml")
