@@ -36,6 +36,8 @@ const (
 	Threads = "threads"
 	// Mappings has that many mappings, as far as vm.max_map_count allows, and one of 1 GiB.
 	Mappings = "mappings"
+	// Passing opens that many connections to a socket, its third argument, and passes a TCP socket that lingers on each.
+	Passing = "passing"
 	// Locked keeps the lock of its memory while a file system does not answer. LockedCommand runs it.
 	Locked = "locked"
 )
@@ -64,6 +66,8 @@ func Main() {
 			n, err = threads(n, uid)
 		case Mappings:
 			n, err = mappings(n, uid)
+		case Passing:
+			n, err = passing(n, uid, words[3])
 		case Locked:
 			err = locked(words[3], uid)
 		}

@@ -1,6 +1,6 @@
 # What a tenant, a caller without a role and a removed member cannot do to the daemon and to others on systemd: hostile processes, rights that
 # ended, file systems that never answer, outputs that are kept, and the process that reads requests.
-# checks: hostile removed_waiting removed_running silent_lease silent_program removed_group outputs login_uid front worker as_before
+# checks: hostile removed_waiting removed_running silent_lease silent_program removed_group outputs login_uid front passed worker as_before
 
 . /opt/lab/guest/product.sh
 
@@ -299,6 +299,29 @@ check_front() {
 	as alice gpushare status >/run/lab/front.out 2>&1 || die "the next request is not served: $(cat /run/lab/front.out)"
 	until_true 30 new_front "$pid"
 	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "front") | .message] | join("; ")')" ""
+}
+
+# A caller without a role and a member pass sockets whose close lasts a minute, beyond the limits of connections and within them. Root,
+# the member and the end of the daemon do not wait for one.
+check_passed() {
+	local front began
+	local -a pids
+	front=$(pgrep -x gpushare-front)
+	begin carol hostile.outside ready env "GPUSHARE_TEST_HOSTILE=passing 40 2003 /run/gpushare/gpushare.sock" "$attacker"
+	pids+=("$pid")
+	begin alice hostile.passing ready env "GPUSHARE_TEST_HOSTILE=passing 60 2001 /run/gpushare/gpushare.sock" "$attacker"
+	pids+=("$pid")
+	note "passed: $(cat /run/lab/hostile.outside /run/lab/hostile.passing | xargs)"
+	began=$(uptime_ms)
+	timeout 20 gpushare status >/dev/null || die "root gets no answer"
+	as alice timeout 20 gpushare status >/dev/null || die "a member gets no answer"
+	want "the front" "$(pgrep -x gpushare-front)" "$front"
+	note "root and a member have their answers after $(($(uptime_ms) - began)) ms"
+	began=$(uptime_ms)
+	timeout 30 systemctl restart gpushared.service || die "the daemon does not end"
+	note "it started again in $(($(uptime_ms) - began)) ms"
+	kill -KILL "${pids[@]}"
+	until_true 60 answers
 }
 
 # The worker that calls the vendor's library may do less than its user.
