@@ -16,7 +16,7 @@ func (t *Table) Ending(id, reason string) error {
 		return notFound(id)
 	}
 	if e.State == Running {
-		e.State, e.Reason = Ending, reason
+		e.State, e.Reason, e.Stopping = Ending, reason, true
 		t.changedLocked(&e.Lease)
 	}
 	return nil

@@ -84,8 +84,11 @@ type Lease struct {
 	Isolation api.IsolationStatus `json:"isolation,omitzero"`
 	Notices   []string            `json:"notices,omitempty"` // the last ones, newest last
 	Reason    string              `json:"reason,omitempty"`  // why it ends or ended
-	XIDs      []api.LeaseXID      `json:"xids,omitempty"`    // the last ones that concern it, newest last
-	LostGPUs  []api.LostGPU       `json:"lost_gpus,omitempty"`
+	// Stopping is set once its processes are stopped. Those of one that only ends may go on, if it is in place.
+	Stopping bool `json:"stopping,omitempty"`
+
+	XIDs     []api.LeaseXID `json:"xids,omitempty"` // the last ones that concern it, newest last
+	LostGPUs []api.LostGPU  `json:"lost_gpus,omitempty"`
 
 	Created time.Time  `json:"created"`
 	Started *time.Time `json:"started,omitempty"`

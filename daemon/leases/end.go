@@ -150,11 +150,21 @@ func (x *stops) say(id, text string) {
 	}
 }
 
-// resumeStops goes on with what an earlier daemon had begun.
-func (ls *Leases) resumeStops() {
+// resumeEnds goes on with the ends that an earlier daemon had begun.
+func (ls *Leases) resumeEnds() {
 	for _, l := range ls.Table.Live() {
-		if l.State == lease.Ending {
+		switch {
+		case l.State != lease.Ending:
+		case l.Stopping:
 			ls.StopInBackground(&l, l.Reason)
+		default:
+			ls.Tasks.Go(func() {
+				bounded, cancel := context.WithTimeout(ls.Tasks.Context(), stop.IsolationTimeout)
+				defer cancel()
+				if err := ls.Table.Ended(bounded, l.ID, l.Reason); err != nil {
+					ls.Log.Error("cannot end a lease", "lease", l.ID, "error", err)
+				}
+			})
 		}
 	}
 }

@@ -57,7 +57,7 @@ type Leases struct {
 // Run ends leases whose max_time has passed or whose users may not have them any more, and delivers notices until ctx ends, and returns
 // when its loops have ended.
 func (ls *Leases) Run(ctx context.Context) {
-	ls.resumeStops()
+	ls.resumeEnds()
 	var loops loop.Group
 	loops.Go(func() { ls.timeLoop(ctx) })
 	loops.Go(func() { ls.noticeLoop(ctx) })

@@ -1,6 +1,8 @@
 package leases
 
 import (
+	"context"
+	"errors"
 	"log/slog"
 	"net/http"
 	"strings"
@@ -10,6 +12,8 @@ import (
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/server/servertest"
+	"github.com/gpushare/gpushare/internal/loop"
+	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/lease/leasetest"
 )
 
@@ -46,5 +50,40 @@ func TestStopLeaseIsRefused(t *testing.T) {
 	}
 	if len(ls.Table.Live()) != 1 {
 		t.Error("the lease was ended")
+	}
+}
+
+// failing keeps the isolation of leases.
+type failing struct{ leasetest.NoIsolation }
+
+func (failing) RemoveIsolation(context.Context, lease.Lease) error { return errors.New("a test") }
+
+// A lease that was about to end, without a stop, when the daemon was killed ends: its processes are not stopped. The next daemon of one that
+// was being stopped stops it: test/node.
+func TestAnEndIsResumed(t *testing.T) {
+	before := leasetest.TableOf(t, lease.Config{Isolation: failing{}}, "vision", "part", servertest.UidAlice)
+	id := before.Live()[0].ID
+	if err := before.Ended(t.Context(), id, "released"); err == nil {
+		t.Fatal("it ended")
+	}
+	b, err := before.State()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ls := &Leases{
+		Reporter: report.NewReporter(slog.New(slog.DiscardHandler), time.Now),
+		Tasks:    &loop.Group{},
+		Table:    lease.New(lease.Config{Isolation: leasetest.NoIsolation{}}),
+	}
+	if err := ls.Table.Restore(b); err != nil {
+		t.Fatal(err)
+	}
+	if l, ok := ls.Table.Get(id); !ok || l.State != lease.Ending || l.Stopping {
+		t.Fatalf("the record has %+v", l)
+	}
+	ls.resumeEnds()
+	ls.Tasks.Wait()
+	if l, ok := ls.Table.Get(id); ok {
+		t.Errorf("it is there: %+v", l)
 	}
 }
