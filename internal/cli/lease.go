@@ -145,21 +145,25 @@ func (a *app) history(leases []api.Lease, width int) {
 }
 
 func (a *app) leaseLogs() *cobra.Command {
-	var follow bool
+	var follow, raw bool
 	var lines int
 	c := &cobra.Command{
 		Use: "logs [-f] ID", Short: "Show the output of a detached lease", Args: exactArgs(1, "the id of a lease"),
 		Long: `Logs shows the output of a lease that was started with 'gpushare run --detach', and its
 notices. The user of the lease and administrators may read it, as long as 'gpushare lease
 list --all' shows the lease. With systemd the output is in the journal; otherwise the
-last 8 MiB are kept.`,
+last 8 MiB are kept. On a terminal control characters of the output are shown, and not obeyed.`,
 		Example:           "  gpushare lease logs vision-train-x7k2\n  gpushare lease logs -f --lines 20 vision-train-x7k2",
 		ValidArgsFunction: a.completeFirst(detachedOf),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			read := args[0]
+			to := a.io.Out
+			if !raw && isTerminal(a.io.Out) {
+				to = &text.Visible{To: a.io.Out}
+			}
 			err := a.withLease(cmd.Context(), args[0], true, func(id string) error {
 				read = id
-				return a.client.Logs(cmd.Context(), id, lines, follow, a.io.Out)
+				return a.client.Logs(cmd.Context(), id, lines, follow, to)
 			})
 			if follow && errors.Is(err, context.Canceled) {
 				return &interruptedError{hint: "the lease continues: 'gpushare lease stop " + read + "' ends it"}
@@ -168,6 +172,7 @@ last 8 MiB are kept.`,
 		},
 	}
 	c.Flags().BoolVarP(&follow, "follow", "f", false, "follow until the lease ends")
+	c.Flags().BoolVar(&raw, "raw", false, "on a terminal, too, write the output as the program did")
 	c.Flags().IntVarP(&lines, "lines", "n", -1, "show only this many last lines; -1 is all")
 	return c
 }

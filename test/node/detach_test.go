@@ -347,3 +347,29 @@ func TestQueueOutlivesTheDaemon(t *testing.T) {
 	}
 	awaitStatus(t, n, "leases are left", func(s *api.Status) bool { return len(s.Leases) == 0 })
 }
+
+// A terminal obeys nothing that a detached program printed, unless its user says so.
+func TestLogsOnATerminal(t *testing.T) {
+	t.Parallel()
+	n := start(t, quick)
+	apply(t, n, shared)
+	id := detach(t, n, `printf '\033]0;mine\007end\n'`, "-t", "red", "--grant", "part")
+	awaitResult(t, n, id)
+	for _, c := range []struct {
+		flags []string
+		want  string
+	}{{nil, "^[]0;mine^Gend"}, {[]string{"--raw"}, "\x1b]0;mine\aend"}} {
+		s, tty := openTerminal(t)
+		job, err := n.OnTerminal(tty, append([]string{"lease", "logs", id}, c.flags...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(job.Kill)
+		if err := s.await(soon(t), "end"); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.String(); !strings.Contains(got, c.want) {
+			t.Errorf("%v: the terminal gets %q, want %q", c.flags, got, c.want)
+		}
+	}
+}
