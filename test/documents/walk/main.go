@@ -40,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return 2
 	}
 	if *program {
-		fmt.Fprint(stdout, documents.Program("env GPUSIM_ROOT="+*node+" "+filepath.Join(*simulator, "gpusim-burn")))
+		fmt.Fprint(stdout, documents.Program(filepath.Join(*simulator, "gpusim-burn"), "GPUSIM_ROOT="+*node))
 		return 0
 	}
 	h := host(*simulator, *node)

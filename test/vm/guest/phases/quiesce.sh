@@ -8,11 +8,14 @@ unit=lab-exporter.service
 layout() { # layout LAYOUT writes the lab's spec with another layout of GPU 0 and with the unit
 	sed -e "0,/layout: .*/s//layout: [$1]}/" -e "s/^  enforce: on$/&\n  quiesce: [$unit]/" "$spec"
 }
-# Like an exporter: the node is open, and NVML lists no process. These nodes have no driver, so they are opened with O_PATH.
+# Like an exporter: the node is open, and NVML lists no process. No driver is behind the node, so a file in its place is opened: the daemon
+# knows the nodes of a virtual node by their files.
 start_exporter() {
+	mv "$root/dev/nvidia0" "$root/nvidia0"
+	install -m 0666 /dev/null "$root/dev/nvidia0"
 	cat >/run/systemd/system/$unit <<-UNIT
 		[Service]
-		ExecStart=/usr/bin/perl -e 'sysopen(GPU, "$root/dev/nvidia0", 010000000) or die; open(READY, ">", "/run/lab/exporter"); sleep 36000'
+		ExecStart=/usr/bin/perl -e 'sysopen(GPU, "$root/dev/nvidia0", 0) or die; open(READY, ">", "/run/lab/exporter"); sleep 36000'
 	UNIT
 	systemctl daemon-reload
 	rm -f /run/lab/exporter
@@ -67,4 +70,5 @@ check_spec_back() {
 	systemctl stop $unit
 	rm /run/systemd/system/$unit
 	systemctl daemon-reload
+	mv "$root/nvidia0" "$root/dev/nvidia0"
 }
