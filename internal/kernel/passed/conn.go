@@ -68,7 +68,7 @@ func New(c *net.UnixConn) (*Conn, error) {
 	return out, nil
 }
 
-// Take makes a connection of a descriptor, which it takes over in any case.
+// Take makes a connection of the descriptor of a unix socket, which it takes over in any case.
 func Take(fd int) (*Conn, error) {
 	f := os.NewFile(uintptr(fd), "connection")
 	c, err := net.FileConn(f)
@@ -77,12 +77,7 @@ func Take(fd int) (*Conn, error) {
 		return nil, fmt.Errorf("cannot use a connection: %w", err)
 	}
 	f.Close() // The connection has another descriptor.
-	u, ok := c.(*net.UnixConn)
-	if !ok {
-		go c.Close() // It ends with what it waits for.
-		return nil, fmt.Errorf("cannot use a %T", c)
-	}
-	return New(u)
+	return New(c.(*net.UnixConn))
 }
 
 // Read reads as a connection does. It returns ErrPassed, and leaves them where they are, if there are descriptors in what it would read.
