@@ -8,7 +8,7 @@
 //
 // # How a phase is added
 //
-// A phase is one file, guest/phases/NAME.sh, and an entry in boots (vm_test.go), at its place in a boot: the phases of a
+// A phase is one file, guest/phases/NAME.sh, and an entry in boots (phases.go), at its place in a boot: the phases of a
 // boot run one after the other in one guest, and the disk is kept for the next boot. A boot takes half a minute, so a phase
 // is added to an existing one. Its first lines describe it and list its checks in order; each check NAME is a function
 // check_NAME, which fails on the first failing command (set -e, with the line in the report) or with die WHY:
@@ -32,7 +32,7 @@
 // virtual GPUs). The phase named install installs its package and applies guest/node/spec.yaml; phases after it find vision (alice)
 // and speech (bob) with running jobs (job vision dev, job vision train, job speech serve), and leave them running.
 //
-// The phase named documents is alone in the boot of a new host: it installs the package as docs/install.md says, and walks through the
+// The phase named documents is alone in the boot of a new host, as ansible is: it installs the package as docs/install.md says, and walks through the
 // README and the pages. A page with commands is one of its checks (test/docs: TestEveryBlockIsRun).
 //
 // Users log in as on a real host, through PAM and logind:

@@ -9,7 +9,7 @@ import (
 )
 
 // boot is one boot of a machine: the phases that it runs in order before the power-off. A new host has a disk without the writes of
-// the boots before it; what a new host shows is the same on each system, so it is booted once, with the newest.
+// other boots, so it boots next to them.
 type boot struct {
 	name   string
 	phases []string
@@ -57,16 +57,16 @@ func boots() []boot {
 				"quiesce",
 				"unmanage",
 				"removal",
-				"ansible",
 			},
 			false,
 		},
-		{"new", []string{"documents"}, true},
+		{"documents", []string{"documents"}, true},
+		{"ansible", []string{"ansible"}, true},
 	}
 }
 
-// halves are phases that no other phase builds upon. In a sample those of one list run on one of the two systems, and on the other one with
-// the next number. The phase documents takes about as long as ansible and slurm, so the newer system has it when the other one has those.
+// halves are phases that no other phase builds upon. A sample runs one of the two lists on one of the two systems; with the next number the
+// other system has its turn, and with the one after that the other list.
 var halves = [2][]string{
 	{
 		"steady",
@@ -77,7 +77,7 @@ var halves = [2][]string{
 		"other-ways",
 		"slurm",
 		"limits",
-		"ansible",
+		"documents",
 	},
 	{
 		"metrics",
@@ -87,36 +87,43 @@ var halves = [2][]string{
 		"rootless",
 		"neighbours",
 		"quiesce",
-		"documents",
+		"ansible",
 	},
 }
 
-// half returns the list of a phase; -1: it runs on each system.
+// half returns the list of a phase; -1: no sample of its system leaves it.
 func half(phase string) int {
 	return slices.IndexFunc(halves[:], func(list []string) bool { return slices.Contains(list, phase) })
 }
 
-// chosen returns the phases that a system runs, which is counted from 0, and those of the other system. VM_PHASES names phases
-// (separated by spaces), to run a single one: it must also name the phases that it builds upon. Without it all run, or a sample.
-func chosen(all []boot, system int) (some []boot, other []string) {
+// chosen returns the boots of a system, which is counted from 0, with the phases that they run, and the phases that another sample runs.
+// VM_PHASES names phases (separated by spaces), to run a single one: it must also name the phases that it builds upon.
+func chosen(all []boot, system int) (some []boot, others []string) {
 	only := strings.Fields(os.Getenv("VM_PHASES"))
-	if len(only) == 0 {
-		for _, b := range all {
-			for _, p := range b.phases {
-				i := half(p)
-				if i < 0 || !enumeration.Sampled() || enumeration.Runs(i+system, 2) {
-					only = append(only, p)
-				} else {
-					other = append(other, p)
-				}
+	for _, b := range all {
+		left := func(p string) bool {
+			if len(only) > 0 {
+				return !slices.Contains(only, p)
+			}
+			return enumeration.Sampled() && !turn(half(p), system)
+		}
+		for _, p := range b.phases {
+			if len(only) == 0 && left(p) {
+				others = append(others, p)
 			}
 		}
-	}
-	for _, b := range all {
-		b.phases = slices.DeleteFunc(b.phases, func(p string) bool { return !slices.Contains(only, p) })
+		b.phases = slices.DeleteFunc(b.phases, left)
 		if len(b.phases) > 0 {
 			some = append(some, b)
 		}
 	}
-	return some, other
+	return some, others
+}
+
+// turn reports whether a sample runs the phases of a list, or of none (-1), on a system.
+func turn(list, system int) bool {
+	if list < 0 {
+		return enumeration.Runs(system, len(halves))
+	}
+	return enumeration.Runs(system+2*list, 2*len(halves))
 }
