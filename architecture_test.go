@@ -122,10 +122,10 @@ var rules = map[string]rule{
 		why:    "isolation turns a grant into restrictions; it must not know the wire format or the daemon",
 	},
 	"lease": {
-		own: []string{"gpu", "api", "internal/locks", "internal/rename", "internal/text"},
+		own: []string{"gpu", "api", "internal/locks", "internal/owed", "internal/rename", "internal/text"},
 		why: "the lease table uses small interfaces: it must not know their implementations",
 	},
-	"quota":  {own: []string{"gpu", "internal/text"}, pure: true, why: "quota decides, other packages act"},
+	"quota":  {own: []string{"gpu", "internal/owed", "internal/text"}, pure: true, why: "quota decides, other packages act"},
 	"health": {own: []string{"gpu"}, pure: true, why: "health decides from values; daemon/health reads GPUs and closes them"},
 	"daemon/adminaction": {
 		own: join(values, "daemon/report", "daemon/server", "daemon/state", "internal/store"),
@@ -178,6 +178,11 @@ var rules = map[string]rule{
 		why:  "planner computes steps from values: the caller reads all input before",
 	},
 	"internal/rename": {strict: true, pure: true, why: "rename is values: what has a name that was replaced looks it up"},
+	"internal/owed": {
+		own:  []string{"internal/locks", "internal/rename"},
+		pure: true,
+		why:  "owed is a book of values: quota and lease write into it, and pass the time",
+	},
 	"internal/step":   {strict: true, why: "a step is data that must be decodable after a restart"},
 	"internal/store": {
 		own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks", "internal/rename"},

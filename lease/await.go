@@ -31,13 +31,32 @@ func (k *Ticket) Next(ctx context.Context) (Update, error) {
 			k.t.mu.Unlock()
 			return u, err
 		}
+		again := k.again
 		k.t.mu.Unlock()
-		select {
-		case <-k.changed:
-		case <-ctx.Done():
-			return Update{}, ctx.Err()
+		if err := k.await(ctx, again); err != nil {
+			return Update{}, err
 		}
 	}
+}
+
+// await waits for a change, or until the queue is to be evaluated again.
+func (k *Ticket) await(ctx context.Context, again *time.Time) error {
+	var due <-chan time.Time
+	if again != nil {
+		timer := time.NewTimer(again.Sub(k.t.cfg.Now()))
+		defer timer.Stop()
+		due = timer.C
+	}
+	select {
+	case <-k.changed:
+	case <-due:
+		k.t.mu.Lock()
+		k.t.evaluateLocked()
+		k.t.mu.Unlock()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return nil
 }
 
 // Await waits until the ticket is placed, and calls waiting, which may be nil, each time its position or reason

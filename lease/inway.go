@@ -81,6 +81,10 @@ func (k *Ticket) refusalLocked() *api.Error {
 	if k.t.view.Maintenance != "" || k.t.view.DriverUnavailable != "" {
 		return &api.Error{Kind: api.KindUnavailable, Message: message, Hint: k.waitHint()}
 	}
+	if k.again != nil {
+		hint := "use no more GPU memory than the grant has; with --wait it starts then"
+		return &api.Error{Kind: api.KindUnavailable, Message: message, Hint: hint} // No other lease is in its way.
+	}
 	now := k.t.cfg.Now()
 	all := k.inWayLocked()
 	var uses []string

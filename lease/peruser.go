@@ -10,6 +10,7 @@ import (
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/gpu"
+	"github.com/gpushare/gpushare/internal/owed"
 )
 
 // PerUser limits what one user may have at once, over all tenants and grants. 0 is no limit. It is checked when a lease
@@ -24,6 +25,8 @@ type requester struct {
 	ticket  string     // it may have the instance that was created for it
 	uid     *int       // of the user; nil for no user
 	name    string     // of the user
+	owed    *owed.Book // what they owe; nil: they wait for nothing that they owe
+	now     time.Time  // with owed
 	limit   PerUser    // of the user; zero for root
 	has     *userUsage // what the user has; nil without a limit
 	inPlace bool       // the processes of its lease are not started by gpushare
@@ -40,8 +43,12 @@ func (o *occupancy) requesterOf(k *Ticket) requester {
 		ticket: k.id, uid: &k.request.UID, inPlace: k.lease.InPlace() && k.lease.Engine == nil, amounts: k.request.Own,
 		coming: k.t.coming,
 	}
+	r.name = k.request.userName()
+	if k.request.Engine == nil {
+		r.owed, r.now = &k.t.owed, k.t.cfg.Now()
+	}
 	if r.limit = k.request.limit(&k.t.view); r.limit != (PerUser{}) {
-		r.name, r.has = k.request.userName(), o.user(k.request.UID)
+		r.has = o.user(k.request.UID)
 		if k.pending != nil {
 			r.own = 1
 		}

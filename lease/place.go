@@ -50,6 +50,9 @@ func placeFor(g *Grant, v *View, o *occupancy, who requester) (*Place, *obstacle
 	if v.DriverUnavailable != "" {
 		return nil, &obstacle{text: "the GPUs cannot be read now: " + v.DriverUnavailable}
 	}
+	if _, why := who.owes(g); why != "" {
+		return nil, &obstacle{text: why}
+	}
 	if most := g.MaxLeases(); most > 0 && o.live[g.Key()] >= most {
 		if most == 1 {
 			return nil, &obstacle{text: "its one lease is in use"}

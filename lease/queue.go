@@ -66,7 +66,7 @@ type attempt struct {
 
 // tryLocked places the ticket, or claims what it should get next.
 func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
-	k.expected = nil
+	k.expected, k.again = nil, nil
 	if k.state == ticketSoon || k.state == ticketChosen {
 		k.moveLocked(ticketWaiting) // No lease is stopped yet: they are chosen again, because they may have changed.
 	}
@@ -76,6 +76,11 @@ func (k *Ticket) tryLocked(o *occupancy) (placed bool) {
 	who := o.requesterOf(k)
 	if why := who.mostLeases(); why != "" {
 		k.setWaiting(why)
+		return false
+	}
+	if until, why := k.owesLocked(&who); why != "" {
+		k.expected, k.again = &until, &until
+		k.setWaiting(why) // Others do not wait for it: it claims nothing.
 		return false
 	}
 	found := k.findLocked(o, who)

@@ -40,6 +40,7 @@ func (t *Table) renameLocked(list rename.List) {
 	}
 	t.reserved = renamedKeys(t.reserved, list)
 	t.lately.rename(list)
+	t.owed.Rename(list)
 	// The view is renewed with the next observation.
 	grants := make([]Grant, len(t.view.Grants))
 	for i, g := range t.view.Grants {

@@ -5,6 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+
+	"github.com/gpushare/gpushare/internal/owed"
 )
 
 // stateFormat is the version of the format. New fields do not change it.
@@ -21,6 +23,8 @@ type state struct {
 	SavedTickets []savedTicket `json:"saved_tickets,omitempty"`
 	// Lately is what was used up to its time. The leases go on from there, so it is exact whenever the state was written.
 	Lately *Lately `json:"used_lately,omitempty"`
+	// Owed is what users owe of their grants.
+	Owed []owed.Account `json:"owed,omitempty"`
 	// EndedKeys are written with the end of their leases: a late second request of an engine never gets another one.
 	EndedKeys []EndedKey `json:"ended_keys,omitempty"`
 }
@@ -45,6 +49,7 @@ func (t *Table) stateLocked() ([]byte, error) {
 		Leases:       t.recordsLocked(),
 		SavedTickets: t.savedTicketsLocked(),
 		EndedKeys:    t.endedKeys,
+		Owed:         t.owed.List(t.cfg.Now()),
 	}
 	if !t.lately.at.IsZero() {
 		used := t.lately.list()
@@ -107,6 +112,7 @@ func (t *Table) Restore(b []byte) error {
 		t.lately.restore(s.Lately)
 	}
 	t.endedKeys = s.EndedKeys
+	t.owed.Restore(s.Owed)
 	t.savedTickets = s.SavedTickets
 	for _, w := range s.SavedTickets {
 		t.sequence = max(t.sequence, w.Sequence)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/locks"
+	"github.com/gpushare/gpushare/internal/owed"
 	"github.com/gpushare/gpushare/internal/rename"
 )
 
@@ -56,6 +57,7 @@ type Table struct {
 	recentIDs    []string      // ids of the last leases that ended
 	endedKeys    []EndedKey    // of the last keyed leases that ended, oldest first
 	lately       lately
+	owed         owed.Book // what users owe; has a lock of its own
 	order        queueOrder
 	named        uint64      // the generation of the spec whose names the table has
 	renames      rename.List // that specs made, also before it

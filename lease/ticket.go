@@ -36,6 +36,7 @@ type Ticket struct {
 	order    ticketOrder // why it is where it is in the queue
 	expected *time.Time  // when it starts at the latest, if leases run to their known ends
 	reported *time.Time  // the same, as the last change had it
+	again    *time.Time  // when it is tried again although nothing else changes; nil: it is not
 	noStart  string      // why that is not known
 
 	preempt     *preemption // chosen and preempting: the leases that are stopped for it; later, what they freed

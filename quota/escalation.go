@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/owed"
 )
 
 // OverusePolicy is what happens to leases that use more GPU memory than granted.
@@ -45,8 +47,9 @@ func (a *MemoryAccount) reportsOnly() bool {
 // MemoryUse is the use of one lease. A lease is listed until all its processes have ended and all its memory is freed.
 type MemoryUse struct {
 	Lease       string
-	Used        *uint64 // bytes; nil when the driver does not report it
-	NeverFreeze bool    // it must never be frozen
+	Payer       owed.Payer // who owes what it uses too much; zero: the account itself
+	Used        *uint64    // bytes; nil when the driver does not report it
+	NeverFreeze bool       // it must never be frozen
 	// InPlace: the lease is attached in place. Only its process that uses most is stopped, the lease continues, and the use is
 	// evaluated again.
 	InPlace bool
@@ -74,7 +77,7 @@ func (d DeviceMemory) short() bool { return d.Free != nil && *d.Free < d.Reserve
 // A lease is frozen or stopped only on current values from the driver: a last known value keeps a warning active, but does
 // nothing more. Leases are stopped one at a time, the next only after the memory of the last was freed.
 //
-// A grace that was used returns slowly, see graceReturns: programs that are restarted before each grace is over are stopped too.
+// A grace that was used is owed and returns slowly: programs that are restarted before each grace is over are stopped too.
 type Escalation struct {
 	// MaxFrozen is the longest time that a lease is frozen without a break. 0: 5 s.
 	MaxFrozen time.Duration
@@ -82,10 +85,13 @@ type Escalation struct {
 	StopInterval time.Duration
 	// LeakAfter is the time after a kill in which the memory must be freed. 0: 15 s.
 	LeakAfter time.Duration
+	// Owed is what the payers of all GPUs have used of their graces. nil: one of its own.
+	Owed *owed.Book
+	// Began is the time of the day at which the times of the measurements begin.
+	Began time.Time
 
 	accounts  map[string]*account
-	spent     map[string]*graces // what each account has used of its grace, also one that has no leases at the moment
-	evaluated time.Duration      // the last measurement
+	evaluated time.Duration // the last measurement
 	victim    *victim
 	last      stopEnd       // of the last lease that got a signal
 	nextStop  time.Duration // no other lease is stopped before this
@@ -96,7 +102,8 @@ type Escalation struct {
 type account struct {
 	limit    uint64
 	grace    time.Duration     // by the policy of the last measurement
-	spent    *graces           // what it has used of it
+	payer    owed.Payer        // who uses most of it
+	spent    time.Duration     // what of the grace was used when it was above its limit
 	acted    bool              // its leases were frozen or stopped above the limit, by the policy of the last measurement
 	known    map[string]uint64 // last known use by lease
 	high     int               // samples in a row at or above 90 %
@@ -156,7 +163,7 @@ func (e *Escalation) removed(now time.Duration, list []MemoryAccount) (out []Mem
 	for id, st := range e.accounts {
 		if !slices.ContainsFunc(list, func(a MemoryAccount) bool { return a.ID == id }) {
 			out = append(out, st.thawAll(&MemoryAccount{ID: id, Limit: st.limit}, 0)...)
-			e.keepGraces(now, st)
+			e.below(now, st)
 			delete(e.accounts, id)
 		}
 	}
@@ -192,12 +199,12 @@ func (st *account) growth(used uint64) int64 {
 func (e *Escalation) read(a *MemoryAccount) reading {
 	st := e.accounts[a.ID]
 	if st == nil {
-		st = &account{limit: a.Limit, acted: a.acts() && !a.Tightened, spent: e.gracesOf(a), known: map[string]uint64{}}
+		st = &account{limit: a.Limit, acted: a.acts() && !a.Tightened, known: map[string]uint64{}}
 		e.accounts[a.ID] = st
 	}
 	if a.Limit < st.limit || st.limit == 0 || a.acts() && !st.acted {
 		// Leases within the old limit, or under the old policy, get the full grace for the new one.
-		st.over, st.lowered, *st.spent = nil, true, graces{}
+		st.over, st.lowered = nil, true
 	}
 	st.limit, st.grace, st.acted = a.Limit, a.Grace, a.acts()
 	var r reading
@@ -214,6 +221,7 @@ func (e *Escalation) read(a *MemoryAccount) reading {
 		}
 	}
 	st.known = known
+	st.payer = st.payerOf(a)
 	return r
 }
 
@@ -235,7 +243,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		})
 	}
 	if a.Limit == 0 {
-		st.high, st.notice, st.over, st.lowSince, *st.spent = 0, false, nil, nil, graces{}
+		st.high, st.notice, st.over, st.lowSince = 0, false, nil, nil
 		return nil
 	}
 	percent := func(p uint64) bool { return r.lastKnown >= part(a.Limit, p) }
@@ -245,7 +253,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		st.high = 0
 	}
 	if r.lastKnown > a.Limit && st.over == nil {
-		st.begin(now)
+		e.begin(now, a, st)
 		st.notice = true
 		in := st.graceLeft(a)
 		if !a.acts() || a.DryRun {
@@ -257,7 +265,7 @@ func (e *Escalation) warn(now time.Duration, a *MemoryAccount, r reading) (out [
 		add(MemoryNotice, 0)
 	}
 	if !percent(95) {
-		st.below(now, a.Grace)
+		e.below(now, st)
 	}
 	switch {
 	case percent(85):

@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
+
+	"github.com/gpushare/gpushare/internal/owed"
 )
 
 const gibi = 1 << 30
@@ -307,6 +309,7 @@ func TestEscalationInvariants(t *testing.T) {
 		frozen := map[string]time.Duration{}
 		overSince := map[string]time.Duration{}
 		free, kill := map[string]time.Duration{}, map[string]time.Duration{} // what they have of their grace, as it was returned
+		ended := map[string]bool{}                                           // a lease got SIGTERM
 		above := map[string]time.Duration{}                                  // when they may last have used of it
 		for range rapid.IntRange(5, 80).Draw(t, "steps") {
 			now += time.Duration(rapid.IntRange(100, 2000).Draw(t, "ms")) * time.Millisecond
@@ -350,7 +353,13 @@ func TestEscalationInvariants(t *testing.T) {
 				case MemoryOver:
 					overSince[a.Account], free[a.Account] = now, a.Delay
 					acts := policy[i] == OveruseFreeze || policy[i] == OveruseKill
-					whole := now >= above[a.Account]+graceReturns*grace[i] // Since then it was within its limit.
+					whole := now >= above[a.Account]+owed.Returns*grace[i] // Since then it was within its limit.
+					if ended[a.Account] {
+						whole = false
+						if acts && a.Delay != 0 {
+							t.Fatalf("at %v %s has a grace of %v, and a lease of it was ended for its memory", now, a.Account, a.Delay)
+						}
+					}
 					if acts && (a.Delay > grace[i] || whole && a.Delay != grace[i]) {
 						t.Fatalf(
 							"at %v %s has %v of its grace of %v, last above its limit at %v",
@@ -382,6 +391,7 @@ func TestEscalationInvariants(t *testing.T) {
 					delete(terminated, a.Lease)
 					if rapid.Bool().Draw(t, "SIGTERM is sent") {
 						terminated[a.Lease] = now
+						ended[a.Account] = true
 						l.Terminated(a.Lease, now)
 					}
 				case MemoryKill:

@@ -181,7 +181,7 @@ func TestProcessesThatFollow(t *testing.T) {
 	for _, job := range []bool{false, true} {
 		var l Escalation
 		var got []string
-		for s := range 40 {
+		for s := range 36 {
 			now := time.Duration(s) * time.Second
 			if s == 13 || s == 17 {
 				l.Exited("a")
@@ -193,7 +193,7 @@ func TestProcessesThatFollow(t *testing.T) {
 				sent(&l, a, now)
 			}
 		}
-		want := []string{"0 over notified, 10s", "10 stop a, 10s", "14 stop a, 7.1s", "18 stop a, 4.2s", "23 kill a"}
+		want := []string{"0 over notified, 10s", "10 stop a, 10s", "14 stop a, 7s", "18 stop a, 4s", "22 kill a"}
 		if !slices.Equal(got, want) {
 			t.Errorf("job %v: %q", job, got)
 		}

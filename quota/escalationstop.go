@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"slices"
 	"time"
+
+	"github.com/gpushare/gpushare/internal/owed"
 )
 
 // stopRetry is the time between two attempts to send a signal that was not reported as sent.
@@ -15,6 +17,7 @@ const killRetry = 5 * time.Second
 // victim is the lease that is being stopped.
 type victim struct {
 	account, lease string
+	payer          owed.Payer
 	grace          time.Duration  // between SIGTERM and SIGKILL
 	whole          time.Duration  // what it is a part of
 	again          time.Duration  // the next attempt to send the signal that is due
@@ -37,6 +40,7 @@ type stopEnd struct {
 func (e *Escalation) Terminated(lease string, now time.Duration) {
 	if v := e.victim; v != nil && v.lease == lease && v.terminated == nil {
 		v.terminated, v.again = &now, now+v.grace
+		e.owed().End(v.payer, e.clock(now))
 	}
 }
 
@@ -136,11 +140,11 @@ func (e *Escalation) stopped(now time.Duration) []MemoryAction {
 	if v.terminated == nil {
 		return nil
 	}
-	if g := e.spent[v.account]; g != nil {
-		// What it did not need does not count: a program that ends on SIGTERM has the full grace the next time.
-		g.kill = g.kill.spent(now, max(0, v.above-*v.terminated), v.whole)
+	// What it did not need does not count: a program that ends on SIGTERM has the full grace the next time.
+	if used := v.above - *v.terminated; used > 0 {
+		e.owed().SpendExit(v.payer, used, v.whole, e.clock(now))
 	}
-	if e.last.account != v.account || now >= e.nextStop {
+	if e.last.account != v.account || now >= e.last.at+restopOrder {
 		e.nextStop = now + e.stopInterval() // Of an account that is stopped again and again the others wait no longer.
 	}
 	e.last = stopEnd{account: v.account, exited: v.exited, at: now}
@@ -186,7 +190,7 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 				Lease:      c.Lease,
 				Used:       c.Used,
 				Limit:      c.Limit,
-				Delay:      e.accounts[a.ID].killGrace(now, a),
+				Delay:      e.killGrace(now, a),
 				DryRun:     true,
 				Candidates: candidates,
 			}
@@ -197,9 +201,9 @@ func (e *Escalation) choose(now time.Duration, list []MemoryAccount, readings []
 			continue
 		}
 		u := a.Leases[slices.IndexFunc(a.Leases, func(u MemoryUse) bool { return u.Lease == c.Lease })]
-		st := e.accounts[a.ID]
-		e.victim = &victim{account: a.ID, lease: u.Lease, grace: st.killGrace(now, a), whole: a.Grace, again: now + stopRetry}
-		st.spent.kill = st.spent.kill.returned(now)
+		e.victim = &victim{
+			account: a.ID, lease: u.Lease, payer: u.payer(a), grace: e.killGrace(now, a), whole: a.Grace, again: now + stopRetry,
+		}
 		acts := e.stop(now, a, readings[i], u)
 		acts[len(acts)-1].Candidates, acts[len(acts)-1].Notify = candidates, true
 		out = append(out, acts...)

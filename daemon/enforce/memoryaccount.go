@@ -34,6 +34,7 @@ func (en *Enforcer) accounts(leases []lease.Lease, used map[string]*leaseUse) []
 		list[k].Tightened = list[k].Tightened || l.Terms.Tightened
 		use := quota.MemoryUse{
 			Lease:       l.ID,
+			Payer:       l.Payer(),
 			NeverFreeze: !l.Isolation.Freeze || en.Freezer == nil,
 			InPlace:     l.InPlace(),
 			Job:         l.Engine != nil,

@@ -51,6 +51,7 @@ type sampler struct {
 func (en *Enforcer) startSampler(ctx context.Context, id gpu.UUID) *sampler {
 	ctx, stop := context.WithCancel(ctx)
 	s := &sampler{en: en, id: id, began: time.Now(), wake: loop.NewWake(), stop: stop, sent: make(chan signalSent, 1)}
+	s.control.Escalation.Owed, s.control.Escalation.Began = en.Table.Owed(), s.began
 	en.tasks.Go(func() { s.loop(ctx) })
 	return s
 }
@@ -118,12 +119,13 @@ func (s *sampler) loop(ctx context.Context) {
 func (s *sampler) end() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	for _, id := range s.control.Escalation.Frozen() {
-		s.report("thaw", id, s.en.frozen.thaw(ctx, s.en, s, id))
-	}
-	s.en.Conditions.NotTogether(conditionDriverTime, string(s.id), driverTimeText)
 	if s.sending {
 		s.noteSignal(<-s.sent) // It has a deadline.
 	}
+	// No lease is here any more: the frozen ones are thawed, and what their users have used of their graces is owed.
+	for _, a := range s.control.Failed(s.now(), nil) {
+		s.act(ctx, a, nil)
+	}
+	s.en.Conditions.NotTogether(conditionDriverTime, string(s.id), driverTimeText)
 	s.forgetAttempt()
 }

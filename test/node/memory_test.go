@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -172,5 +173,61 @@ func TestHungGPUAndAnOffender(t *testing.T) {
 		t.Errorf("it was noticed after %v", d)
 	} else {
 		t.Logf("it was noticed after %v", d)
+	}
+}
+
+// A limit of GPU memory is no limit for a moment: a program above it that ignores SIGTERM, and is started again as soon as it was ended, also
+// on another GPU and over a restart of the daemon, has the memory for a small part of the time.
+func TestMemoryLimitInALoop(t *testing.T) {
+	t.Parallel()
+	enumeration.Long(t)
+	n := start(t, twoGPUs)
+	apply(t, n, `version: v1
+node: {enforce: on}
+gpus: [{select: {all: true}, mode: timeslice}]
+tenants:
+  - name: blue
+    overuse: {gpu_memory: kill, grace: 1s}
+    grants: [{name: part, timeslice: {share: 30%, gpu_memory: 2GiB}}]
+`)
+	const watched = 40 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), watched)
+	defer cancel()
+	runs := make(chan int, 1)
+	go func() {
+		count := 0
+		for ctx.Err() == nil {
+			gpu := strconv.Itoa(count / 2 % 2)
+			count++
+			n.CLI(ctx, append([]string{"run", "-t", "blue", "--gpu", gpu, "--wait", "--"}, n.Burn("--memory", "38GiB", "--hold", "--ignore-term")...)...)
+		}
+		runs <- count
+	}()
+	samples, above, killed := 0, 0, false
+	again := time.NewTicker(100 * time.Millisecond)
+	defer again.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-again.C:
+			if samples++; max(gpuMemory(t, n, 0), gpuMemory(t, n, 1)) > 30<<30 {
+				above++
+			}
+			if !killed && samples == 150 {
+				killed = true
+				n.KillDaemon()
+				if err := n.StartDaemon(soon(t)); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+	}
+	count := <-runs
+	t.Logf("above 30 GiB in %d of %d samples, %d runs", above, samples, count)
+	if above == 0 || above > samples/3 {
+		t.Errorf("above 30 GiB in %d of %d samples, with a grant of 2 GiB\n%s", above, samples, daemonLog(n))
+	}
+	if count < 3 {
+		t.Errorf("it began only %d times", count)
 	}
 }
