@@ -2,7 +2,6 @@ package enforce
 
 import (
 	"context"
-	"slices"
 
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
@@ -19,13 +18,13 @@ func (s *sampler) act(ctx context.Context, a quota.MemoryAction, leases []lease.
 	if !a.Retry && !after {
 		s.announce(a, leases)
 	}
-	if s.carryOut(ctx, a, leases) && !a.Retry && after {
+	if s.carryOut(ctx, a) && !a.Retry && after {
 		s.announce(a, leases)
 	}
 }
 
 // carryOut does what an action says. ok is false when a lease could not be frozen.
-func (s *sampler) carryOut(ctx context.Context, a quota.MemoryAction, leases []lease.Lease) (ok bool) {
+func (s *sampler) carryOut(ctx context.Context, a quota.MemoryAction) (ok bool) {
 	en := s.en
 	switch a.Kind {
 	case quota.MemoryFreeze:
@@ -33,9 +32,7 @@ func (s *sampler) carryOut(ctx context.Context, a quota.MemoryAction, leases []l
 	case quota.MemoryThaw:
 		s.report("thaw", a.Lease, en.frozen.thaw(ctx, en, s, a.Lease))
 	case quota.MemoryStop, quota.MemoryKill:
-		if i := slices.IndexFunc(leases, func(l lease.Lease) bool { return l.ID == a.Lease }); i >= 0 {
-			s.signal(a, leases[i])
-		}
+		s.signal(a)
 	case quota.MemoryNotice, quota.MemoryOver, quota.MemoryClear, quota.MemoryLeak, quota.MemoryPressure:
 	}
 	return true

@@ -2,6 +2,7 @@ package enforce
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -11,8 +12,11 @@ import (
 	"github.com/gpushare/gpushare/quota"
 )
 
+// errStarting is why a lease gets no signal: where its processes are is known when it runs. The quota decides again.
+var errStarting = errors.New("it is being started")
+
 // signal sends the signal of an action, unless another one is being sent. The result arrives in the loop.
-func (s *sampler) signal(a quota.MemoryAction, l lease.Lease) {
+func (s *sampler) signal(a quota.MemoryAction) {
 	if s.sending {
 		return // The quota decides again.
 	}
@@ -21,12 +25,16 @@ func (s *sampler) signal(a quota.MemoryAction, l lease.Lease) {
 	s.en.tasks.Go(func() {
 		ctx, cancel := context.WithTimeout(s.en.tasks.Context(), signalTimeout) // The loop may end when the lease does.
 		defer cancel()
-		r := signalSent{kind: a.Kind, lease: l.ID}
-		if still, err := s.en.stillOver(ctx, s.id, a); err != nil || !still && !endsJob(a) {
+		r := signalSent{kind: a.Kind, lease: a.Lease}
+		l, ok := s.en.Table.Get(a.Lease) // As it is now: that of the sample may be from before its cgroup was made.
+		switch still, err := s.en.stillOver(ctx, s.id, a); {
+		case err != nil || !still && !endsJob(a) || !ok:
 			r.err = err
-		} else if a.Kind == quota.MemoryKill {
+		case l.State != lease.Running && l.State != lease.Ending:
+			r.err = errStarting
+		case a.Kind == quota.MemoryKill:
 			r.attempt, r.err = kill(ctx, attempt, l.ID)
-		} else {
+		default:
 			r.attempt, r.err = s.en.terminate(ctx, s, a, &l)
 		}
 		s.sent <- r
