@@ -21,6 +21,7 @@ const (
 type Member struct {
 	Lease    string
 	Grant    string   // leases of one grant divide its Share and Cap
+	Payer    string   // who owes what it used too much: a user with a grant; empty: the lease itself
 	Share    float64  // of the grant, in any unit: shares are relative
 	Cap      *float64 // of the grant, 0…1: never more of the GPU's time than this, even when it is idle; nil: no cap
 	Priority Priority

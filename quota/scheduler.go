@@ -84,6 +84,7 @@ type Scheduler struct {
 	lag        time.Duration // from the end of a wait to the end of the thaw after it, smoothed
 	fallback   fallback
 	clearing   clearing
+	left       Payers // what those owe whose leases have ended
 	sensors    sensors
 	gpuBusy    busyLog
 	tracks     []*track
@@ -104,6 +105,7 @@ type member struct {
 	budget   time.Duration // what is left of its cap
 	cap      float64       // its part of its grant's cap; 0: none
 	removed  bool
+	comes    bool          // it goes on with what another lease owed, and was not frozen yet: until then it runs next to the slices
 	running  bool          // in the set
 	wait     time.Duration // in the set: after its slice
 	measures bool          // that wait measures its backlog
@@ -142,8 +144,8 @@ func (s *Scheduler) Configure(cfg Config) {
 	s.cfg, s.stale = cfg, true
 }
 
-// SetMembers sets the leases. A new one starts without credit or debt; one that was inactive keeps only what is left of its
-// debt. A frozen one that is missing from the list is thawed before it is removed.
+// SetMembers sets the leases. A new one goes on with what its payer owes, without credit; one that was inactive keeps only what is left of
+// its debt. A frozen one that is missing from the list is thawed before it is removed.
 func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	s.account(now)
 	changed := false
@@ -155,12 +157,7 @@ func (s *Scheduler) SetMembers(now time.Duration, list []Member) {
 	for _, x := range list {
 		i, ok := slices.BinarySearchFunc(s.members, x.Lease, func(a *member, lease string) int { return cmp.Compare(a.Lease, lease) })
 		if !ok {
-			s.members = slices.Insert(s.members, i, &member{
-				Member: x,
-				joined: s.last,
-				own:    ownIdle{since: s.last},
-				demand: newDemand(&x, s.last),
-			})
+			s.members = slices.Insert(s.members, i, s.joins(x))
 			s.joined = s.last
 			changed = true
 			continue
@@ -216,6 +213,7 @@ func (s *Scheduler) forget() {
 		if !m.removed || m.frozen {
 			return false
 		}
+		s.leave(m)
 		s.freezes = slices.DeleteFunc(s.freezes, func(f *freeze) bool { return f.lease == m })
 		if m.running {
 			s.endSet()
@@ -384,6 +382,10 @@ func (s *Scheduler) Froze(lease string, now, duration time.Duration, err error) 
 		return
 	}
 	m.frozen, m.frozenAt = true, s.last
+	if m.comes && !m.running {
+		m.deficit -= s.last - m.joined + outsideBacklog
+	}
+	m.comes = false
 	if err != nil {
 		m.freezeFailed = true
 		if m.failures++; m.failures >= 3 {

@@ -147,6 +147,7 @@ func TestSchedulerInvariants(t *testing.T) {
 				m := Member{
 					Lease:       id,
 					Grant:       rapid.SampledFrom([]string{"x", "y"}).Draw(t, "grant"),
+					Payer:       rapid.SampledFrom([]string{"", "x", "y"}).Draw(t, "payer"),
 					Share:       float64(rapid.IntRange(1, 100).Draw(t, "share")),
 					Active:      rapid.Bool().Draw(t, "active"),
 					NeverFreeze: rapid.IntRange(0, 5).Draw(t, "never frozen") == 0,

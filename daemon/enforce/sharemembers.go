@@ -40,7 +40,7 @@ func (s *sampler) slice(leases []lease.Lease, used map[string]*leaseUse) {
 			}
 		}
 		m := quota.Member{
-			Lease: l.ID, Grant: dividing(l), Share: l.Share(), Cap: capOf(l),
+			Lease: l.ID, Grant: dividing(l), Payer: l.Payer().String(), Share: l.Share(), Cap: capOf(l),
 			Active: used[l.ID] != nil && len(used[l.ID].processes) > 0, NeverFreeze: never, Held: en.withheld(l.ID),
 			Priority: priorityOf(l.Terms.Priority), LowLatency: l.Terms.Spec.LowLatency(),
 		}

@@ -24,6 +24,9 @@ const freezeTimeout = 50 * time.Millisecond
 type Shares struct {
 	mu   locks.Mutex[locks.Shares] // protects GPUs
 	GPUs map[gpu.UUID]*Slicer
+	// left is what payers owe a GPU whose leases have all ended, from its epoch on, which is that of all.
+	left  map[gpu.UUID]quota.Payers
+	epoch time.Time
 }
 
 // Slicer schedules the time of one GPU. A time-sliced lease has exactly one GPU, so each GPU is scheduled by itself.
@@ -59,17 +62,21 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	sl := s.GPUs[id]
 	if len(list) == 0 {
 		if sl != nil {
-			sl.stop()
-			delete(s.GPUs, id)
+			s.endLocked(id, sl)
 		}
 		return
 	}
 	if sl == nil {
 		ctx, stop := context.WithCancel(d.tasks.Context())
+		if s.epoch.IsZero() {
+			s.epoch = time.Now()
+		}
 		sl = &Slicer{
-			epoch: time.Now(), wake: make(chan struct{}, 1), stop: stop, scheduler: quota.NewScheduler(quota.Config{}),
+			epoch: s.epoch, wake: make(chan struct{}, 1), stop: stop, scheduler: quota.NewScheduler(quota.Config{}),
 			measured: measured{usage: map[string]quota.Usage{}},
 		}
+		sl.scheduler.Continue(s.left[id])
+		delete(s.left, id)
 		s.GPUs[id] = sl
 		d.tasks.Go(func() { sl.loop(ctx, d) })
 		d.tasks.Go(func() { sl.sampleLoop(ctx, d, id) })
@@ -87,6 +94,18 @@ func (s *Shares) set(d *Enforcer, id gpu.UUID, round time.Duration, list []quota
 	if changed {
 		sl.wakeUp()
 	}
+}
+
+// endLocked ends the loop of a GPU, which thaws its leases.
+func (s *Shares) endLocked(id gpu.UUID, sl *Slicer) {
+	sl.stop()
+	delete(s.GPUs, id)
+	sl.mu.Lock()
+	defer sl.mu.Unlock()
+	if s.left == nil {
+		s.left = map[gpu.UUID]quota.Payers{}
+	}
+	s.left[id] = sl.scheduler.Leave(time.Since(sl.epoch))
 }
 
 // configure gives the settings to the scheduler. The lock is held.
@@ -289,8 +308,7 @@ func (s *Shares) ThawAll() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for id, sl := range s.GPUs {
-		sl.stop()
-		delete(s.GPUs, id)
+		s.endLocked(id, sl)
 	}
 }
 

@@ -5,6 +5,7 @@ package owed
 import (
 	"cmp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/gpushare/gpushare/internal/locks"
@@ -16,6 +17,9 @@ type Payer struct {
 	rename.Name
 	UID int `json:"uid"`
 }
+
+// String names a payer: "vision/dev 1000".
+func (p Payer) String() string { return p.Tenant + "/" + p.Grant + " " + strconv.Itoa(p.UID) }
 
 const (
 	// Returns is how many times as long as a grace was used it takes until it is whole again. A user whose program ends, or frees its

@@ -233,3 +233,31 @@ func TestOccupancyIsBusyTime(t *testing.T) {
 		}
 	}
 }
+
+// Short leases are no way around a share: what was owed, and what was learned in a trial, is that of the user with the grant, and goes on
+// with the next lease. Four loops of leases of 2 s have what one lease of the same grant has.
+func TestShortLeasesHaveTheShareOfOne(t *testing.T) {
+	for _, v := range []Variant{Variants()[1], Variants()[3]} {
+		for _, c := range []struct {
+			long  time.Duration
+			least float64
+		}{
+			{time.Second, 78}, // Four starts in a second queue 200 ms before their first freeze.
+			{2 * time.Second, 87},
+			{5 * time.Second, 87},
+		} {
+			long, loop := c.long, busy(10)
+			loop.Grant, loop.Lease = "loops", long
+			loads := []Load{busy(90)}
+			for i := range 4 {
+				one := loop
+				one.From = time.Duration(i) * long / 4
+				loads = append(loads, one)
+			}
+			f := Measure(Scenario{Loads: loads, Long: 120 * time.Second}, v, Enforced, 2)
+			if t.Logf("%s, leases of %v: %.1f", v.Name, long, f.Of); f.Of[0] < c.least {
+				t.Errorf("%s: next to four loops with leases of %v it has %.1f %% of the time, due are 90", v.Name, long, f.Of[0])
+			}
+		}
+	}
+}

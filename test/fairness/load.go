@@ -19,10 +19,14 @@ type Load struct {
 	AtFreeze time.Duration
 	// From and Until are when it exists; 0: from the start, to the end.
 	From, Until time.Duration
-	Priority    quota.Priority
-	Cap         float64 // 0: none
-	LowLatency  bool
-	Outside     bool // not a lease: it runs at any time
+	// Grant is the grant of the load; those of one grant divide its share, and their user is the same. Empty: each has one of its own.
+	Grant string
+	// Lease is how long its lease and its processes last, until others do the same; 0: it has one lease.
+	Lease      time.Duration
+	Priority   quota.Priority
+	Cap        float64 // 0: none
+	LowLatency bool
+	Outside    bool // not a lease: it runs at any time
 }
 
 // Program is what a process launches.

@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -56,7 +57,10 @@ func newNode(sc Scenario, v Variant, mode Mode, seed uint64) *node {
 	n.reads = time.Duration(n.r.Float64() * float64(time.Second))
 	for i, l := range sc.Loads {
 		n.processes = append(
-			n.processes, &process{node: n, Load: l, lease: "lease-" + strconv.Itoa(10+i), pid: 100 + i, exists: l.From == 0},
+			n.processes, &process{
+				node: n, Load: l, lease: "lease-" + strconv.Itoa(10+i), grant: "lease-" + strconv.Itoa(10+i), pid: 100 + i,
+				exists: l.From == 0,
+			},
 		)
 	}
 	for _, p := range n.processes {
@@ -94,7 +98,10 @@ func (n *node) members() {
 	var list []quota.Member
 	for _, p := range n.processes {
 		if p.exists && !p.Outside {
-			m := quota.Member{Lease: p.lease, Grant: p.lease, Share: p.Share, Priority: p.Priority, Active: true, LowLatency: p.LowLatency}
+			grant := cmp.Or(p.Grant, p.grant)
+			m := quota.Member{
+				Lease: p.lease, Grant: grant, Payer: grant, Share: p.Share, Priority: p.Priority, Active: true, LowLatency: p.LowLatency,
+			}
 			if p.Cap != 0 {
 				m.Cap = &p.Cap
 			}
@@ -114,7 +121,9 @@ func (n *node) busy() []time.Duration {
 			if b, ok := all[pid]; ok {
 				p.busy[pid] = b
 			}
-			out[i] += p.busy[pid]
+		}
+		for _, b := range p.busy {
+			out[i] += b
 		}
 	}
 	return out
@@ -163,12 +172,16 @@ func (n *node) act() {
 		case quota.Renew:
 		case quota.Freeze:
 			n.clock.at = n.clock.at.Add(switchTime)
-			n.find(a.Lease).freeze()
+			if p := n.find(a.Lease); p != nil {
+				p.freeze()
+			}
 			n.freezes++
 			n.scheduler.Froze(a.Lease, n.now(), switchTime, nil)
 		case quota.Thaw:
 			n.clock.at = n.clock.at.Add(switchTime)
-			n.find(a.Lease).thaw()
+			if p := n.find(a.Lease); p != nil {
+				p.thaw()
+			}
 			n.scheduler.Thawed(a.Lease, n.now(), switchTime, nil)
 		}
 	}
@@ -183,13 +196,14 @@ func (n *node) late() time.Duration {
 	return time.Duration(n.r.Int64N(int64(2 * n.sc.Late)))
 }
 
+// find is the process of a lease; nil: it has ended.
 func (n *node) find(lease string) *process {
 	for _, p := range n.processes {
 		if p.lease == lease {
 			return p
 		}
 	}
-	panic("fairness: an action on " + lease)
+	return nil
 }
 
 // offset is how far the system clock is from the one of the engine at a moment.

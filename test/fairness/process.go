@@ -1,6 +1,7 @@
 package fairness
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/gpushare/gpushare/gpusim/engine"
@@ -12,6 +13,9 @@ type process struct {
 	node     *node
 	lease    string
 	pid      int
+	grant    string
+	leases   int           // that it had before this one
+	ends     time.Duration // of this lease; never: not before Until
 	exists   bool
 	contexts []*engine.Context
 	depth    int // kernels of the queue, for this slice
@@ -52,7 +56,10 @@ func (p *process) open() {
 func (p *process) start() {
 	p.busy = map[int]time.Duration{}
 	p.length()
-	p.next = p.From
+	p.next, p.ends = p.From, never
+	if p.Lease != 0 {
+		p.ends = p.From + p.Lease
+	}
 	if p.exists {
 		p.open()
 	}
@@ -109,11 +116,11 @@ func (p *process) step() {
 		p.changed()
 		return
 	}
+	if now >= p.ends {
+		p.another()
+	}
 	if p.frozen {
-		p.next = never
-		if p.Until != 0 {
-			p.next = p.Until
-		}
+		p.next = p.end()
 		return
 	}
 	w, phase := p.at(now)
@@ -140,9 +147,29 @@ func (p *process) step() {
 			p.next = min(p.next, p.wait(&p.serving[i], c, now, w))
 		}
 	}
+	p.next = min(p.next, p.end())
+}
+
+// end is when its lease ends.
+func (p *process) end() time.Duration {
 	if p.Until != 0 {
-		p.next = min(p.next, p.Until)
+		return min(p.Until, p.ends)
 	}
+	return p.ends
+}
+
+// another ends the lease and its processes, and begins others.
+func (p *process) another() {
+	p.node.busy()
+	for _, c := range p.contexts {
+		c.Close()
+	}
+	p.leases++
+	p.frozen, p.ends = false, p.node.now()+p.Lease
+	p.pid += 10_000
+	p.lease = p.grant + "-" + strconv.Itoa(p.leases)
+	p.open()
+	p.changed()
 }
 
 func (p *process) changed() {
@@ -200,10 +227,7 @@ func (p *process) freeze() {
 	if p.AtFreeze != 0 {
 		p.contexts[0].TryLaunch(5*ms, int(p.AtFreeze/(5*ms)))
 	}
-	p.next = never
-	if p.Until != 0 {
-		p.next = p.Until
-	}
+	p.next = p.end()
 }
 
 func (p *process) thaw() {
