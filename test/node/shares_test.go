@@ -1,10 +1,15 @@
 package node
 
 import (
+	"context"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/gpusim/server"
+	"github.com/gpushare/gpushare/test/enumeration"
 )
 
 // heavy has two grants whose shares of GPU 2 are 160 % together; only one is reserved.
@@ -77,4 +82,48 @@ func TestSharesAbove100(t *testing.T) {
 	}
 	job.Kill()
 	awaitStatus(t, n, "the condition stays", func(s *api.Status) bool { return !has(s) })
+}
+
+// Leases of two seconds in four loops, of a grant of 10 %, leave the other grant its 90: what they used is owed by their user, and the next
+// lease pays.
+func TestShortLeasesInLoops(t *testing.T) {
+	enumeration.Long(t)
+	needsFreezer(t)
+	n := start(t, twoGPUs)
+	apply(t, n, `version: v1
+node: {enforce: on}
+gpus: [{select: {index: 0}, mode: timeslice}]
+tenants:
+  - {name: red, grants: [{name: part, timeslice: {share: 90%, gpu_memory: 8GiB}, gpus: {index: 0}}]}
+  - {name: blue, grants: [{name: part, timeslice: {share: 10%, gpu_memory: 8GiB}, gpus: {index: 0}}]}
+`)
+	job, _ := begin(t, n, "red", "part", n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10")...)
+	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Second)
+	defer cancel()
+	var loops sync.WaitGroup
+	defer loops.Wait()
+	for range 4 {
+		loops.Go(func() {
+			for ctx.Err() == nil {
+				n.CLI(ctx, append([]string{"run", "-t", "blue", "--"}, n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10", "--seconds", "2")...)...)
+			}
+		})
+	}
+	busy := func() float64 {
+		a, err := server.Control(soon(t), n.Root(), server.Command{Do: server.DoStatus})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a.Status.GPUs[0].Busy[job.PID()]
+	}
+	window := time.NewTimer(25 * time.Second) // What the loops do is learned in it.
+	defer window.Stop()
+	<-window.C
+	before, from := busy(), time.Now()
+	<-ctx.Done()
+	part := 100 * (busy() - before) / time.Since(from).Seconds()
+	t.Logf("the grant of 90 %% has %.1f %% of the time", part)
+	if part < 75 {
+		t.Errorf("next to four loops of a grant of 10 %% it has %.1f %% of the time, due are 90", part)
+	}
 }
