@@ -38,8 +38,8 @@ func auditOf(d *virtual, query string) (lines []api.AuditLine) {
 func TestEveryChangingRouteIsAudited(t *testing.T) {
 	d := newVirtualWithUsers(t)
 	for _, r := range d.routes() {
-		if changes := r.Method != http.MethodGet; changes != (r.Audit != "") {
-			t.Errorf("%s %s: its action in the audit is %q", r.Method, r.Pattern, r.Audit)
+		if changes := r.Method != http.MethodGet; changes != (r.Audit.Name != "") {
+			t.Errorf("%s %s: its action in the audit is %q", r.Method, r.Pattern, r.Audit.Name)
 		}
 	}
 	h := d.server.Handler()
@@ -50,7 +50,7 @@ func TestEveryChangingRouteIsAudited(t *testing.T) {
 			p.GID = servertest.GidOther
 		}
 		for _, r := range d.routes() {
-			if r.Audit == "" || r.Pattern == "/v1/leases" || r.Pattern == "/v1/leases/attach" {
+			if r.Audit.Name == "" || r.Pattern == "/v1/leases" || r.Pattern == "/v1/leases/attach" {
 				continue
 			}
 			if w := servertest.Request(h, p, r.Method, path.Replace(r.Pattern), nil); w.Code != http.StatusForbidden &&
@@ -62,7 +62,7 @@ func TestEveryChangingRouteIsAudited(t *testing.T) {
 				t.Fatalf("%s %s refused to %s is not in the audit", r.Method, r.Pattern, who)
 			}
 			l := lines[len(lines)-1]
-			if l.What != r.Audit || l.UID != uid || l.PID != 4711 || l.Role == "" ||
+			if l.What != r.Audit.Name || l.UID != uid || l.PID != 4711 || l.Role == "" ||
 				l.Kind != api.KindDenied && l.Kind != api.KindNotFound ||
 				l.Message == "" {
 				t.Errorf("%s %s of %s: %+v", r.Method, r.Pattern, who, l)

@@ -280,3 +280,33 @@ func TestMaintenanceOfTheDriver(t *testing.T) {
 		})
 	}
 }
+
+// What keeps the driver from being parked may end without a sign: a client of MPS that is in no lease. It is tried again, also if the loop
+// had nothing to do for an hour when the maintenance began.
+func TestAParkThatWaitsIsTriedAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := (&leaving{spec: shared}).stage(t)
+		clients := func(pids ...int) {
+			m := w.observer.MPS.(*mpsInMemory)
+			m.mu.Lock()
+			defer m.mu.Unlock()
+			for _, s := range m.running {
+				s.Clients = pids
+			}
+		}
+		clients(1 << 22)
+		ctx, stop := context.WithCancel(t.Context())
+		defer stop()
+		go w.maintenance.Run(ctx)
+		synctest.Wait()
+		if r := w.maintain("", `{"driver":true}`); r.Maintenance.Parked || !strings.Contains(r.Waiting, "has clients in no lease") {
+			t.Fatalf("with a client the answer is %+v", r)
+		}
+		clients()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if !w.driver.Status().Parked {
+			t.Errorf("a minute after the client has ended the driver is not parked")
+		}
+	})
+}

@@ -15,11 +15,15 @@ import (
 
 // postReload reads the settings that can change while the daemon runs, and converges once before it answers.
 func (d *Daemon) postReload(c *server.Call) error {
+	going, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
 	waiting, err := d.reload()
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout+30*time.Second)
+	ctx, cancel := context.WithTimeout(going, observe.Timeout+30*time.Second)
 	defer cancel()
 	d.observer.Observe(ctx)
 	d.converger.Drift.CheckScopesNow()
@@ -32,7 +36,7 @@ func (d *Daemon) postReload(c *server.Call) error {
 	}
 	d.converger.Refresh(ctx, d.observer.Last())
 	d.wakeConverge() // A change of its own restores what a reset or a reload of the driver removed.
-	applied, err := d.specs.ApplyFile(c.Ctx(), c.Caller.Name)
+	applied, err := d.specs.ApplyFile(going, c.Caller.Name)
 	if err != nil {
 		e := &api.Error{Kind: api.KindInternal, Message: err.Error()}
 		if refused, ok := errors.AsType[*api.Error](err); ok {

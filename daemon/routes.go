@@ -48,14 +48,14 @@ func (d *Daemon) specRoutes() []row {
 	return []row{
 		{get, "/v1/spec", "read the spec", server.AdminOrObserver, server.Reads, d.specs.GetSpec, more{}},
 		{put, "/v1/spec", "change the spec", server.Admin, server.Changes, d.changes.PutSpec, more{
-			Audit: "apply",
+			Audit: server.Operation("apply"),
 			Query: applyQuery,
 			Body:  server.Document{},
 		}},
 		{get, "/v1/history", "read the history", server.AdminOrObserver, server.Lists, d.specs.GetHistory, more{}},
 		{get, "/v1/history/{generation}", "read the history", server.AdminOrObserver, server.Reads, d.specs.GetRevision, more{}},
 		{post, "/v1/unmanage", "unmanage the node", server.Admin, server.Changes, d.unmanaging.PostUnmanage, more{
-			Audit: "unmanage",
+			Audit: server.Operation("unmanage"),
 			Query: server.Query{"all": server.Flag, "check": server.Flag, "force": server.Flag, "drained": server.Text},
 		}},
 		{get, "/v1/plan", "read the plan", server.AdminOrObserver, server.ReadsBack, d.viewer.GetPlan, more{}},
@@ -63,7 +63,7 @@ func (d *Daemon) specRoutes() []row {
 		{get, "/v1/operations/{id}", "read operations", server.AdminOrObserver, server.Awaits, d.changes.GetOperation, more{
 			Query: server.Query{"wait": server.Text, "after": server.Text},
 		}},
-		{post, "/v1/reload", "reload the settings", server.Admin, server.Changes, d.postReload, more{Audit: "reload"}},
+		{post, "/v1/reload", "reload the settings", server.Admin, server.Changes, d.postReload, more{Audit: server.GoesOn("reload")}},
 	}
 }
 
@@ -80,50 +80,52 @@ func (d *Daemon) gpuRoutes() []row {
 	return []row{
 		{get, "/v1/mig", "list MIG profiles and instances", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMIG, more{}},
 		{post, "/v1/mig/import", "import MIG instances", server.Admin, server.Changes, d.instances.PostImport, more{
-			Audit: "mig import",
+			Audit: server.Operation("mig import"),
 			Query: server.Query{"check": server.Flag},
 			Body:  api.InstancesRequest{},
 		}},
 		{post, "/v1/mig/remove", "remove MIG instances", server.Admin, server.Changes, d.instances.PostRemove, more{
-			Audit: "mig remove",
+			Audit: server.Operation("mig remove"),
 			Query: server.Query{"check": server.Flag},
 			Body:  api.InstancesRequest{},
 		}},
 		{post, "/v1/gpus/{id}/retry", "try a GPU again", server.Admin, server.Changes, d.changes.RetryGPU, more{
-			Audit:    "retry",
+			Audit:    server.Operation("retry"),
 			AuditGPU: true,
 			Query:    server.Query{"force": server.Flag, "allow-reset": server.Flag, "reset": server.Text, "drained": server.Text},
 		}},
 		{post, "/v1/gpus/{id}/cordon", "cordon a GPU", server.Admin, server.Changes, cordons.PostCordon, more{
-			Audit:    "cordon",
+			Audit:    server.GoesOn("cordon"),
 			AuditGPU: true,
 			Body:     api.CordonRequest{},
 		}},
 		{post, "/v1/gpus/{id}/uncordon", "uncordon a GPU", server.Admin, server.Changes, cordons.PostUncordon, more{
-			Audit:    "uncordon",
+			Audit:    server.GoesOn("uncordon"),
 			AuditGPU: true,
 		}},
 		{get, "/v1/maintenance", "read the maintenance", server.AdminOrObserver, server.ReadsBack, d.maintenance.GetMaintenance, more{}},
 		{post, "/v1/maintenance", "begin a maintenance", server.Admin, server.Changes, d.maintenance.PostOn, more{
-			Audit: "maintenance",
+			Audit: server.GoesOn("maintenance"),
 			Body:  api.MaintenanceRequest{},
 		}},
-		{post, "/v1/maintenance/off", "end a maintenance", server.Admin, server.Changes, d.maintenance.PostOff, more{Audit: "maintenance"}},
+		{post, "/v1/maintenance/off", "end a maintenance", server.Admin, server.Changes, d.maintenance.PostOff, more{
+			Audit: server.GoesOn("maintenance"),
+		}},
 		{get, "/v1/mps/{id}", "read the MPS of a GPU", server.AdminOrObserver, server.ReadsBack, d.viewer.GetMPS, more{}},
 		{get, "/v1/mps/{id}/log", "read the log of MPS", server.Admin, server.ReadsBack, d.viewer.GetMPSLog, more{
 			Query: server.Query{"lines": server.Text},
 		}},
 		{post, "/v1/mps/{id}/restart", "restart the MPS of a GPU", server.Admin, server.Changes, mps.PostRestart, more{
-			Audit:    "mps restart",
+			Audit:    server.Operation("mps restart"),
 			AuditGPU: true,
 			Query:    server.Query{"check": server.Flag, "force": server.Flag},
 		}},
 		{post, "/v1/mps/{id}/drain", "drain the MPS of a GPU", server.Admin, server.Changes, mps.PostDrain, more{
-			Audit:    "mps drain",
+			Audit:    server.GoesOn("mps drain"),
 			AuditGPU: true,
 		}},
 		{post, "/v1/mps/{id}/resume", "resume the MPS of a GPU", server.Admin, server.Changes, mps.PostResume, more{
-			Audit:    "mps resume",
+			Audit:    server.GoesOn("mps resume"),
 			AuditGPU: true,
 		}},
 	}
@@ -133,32 +135,34 @@ func (d *Daemon) gpuRoutes() []row {
 func (d *Daemon) leaseRoutes() []row {
 	return []row{
 		{post, "/v1/tenants/{name}/freeze", "freeze a tenant", server.Admin, server.Changes, d.enforcer.PostTenantFreeze, more{
-			Audit: "freeze",
+			Audit: server.GoesOn("freeze"),
 		}},
-		{post, "/v1/tenants/{name}/thaw", "thaw a tenant", server.Admin, server.Changes, d.enforcer.PostTenantThaw, more{Audit: "thaw"}},
+		{post, "/v1/tenants/{name}/thaw", "thaw a tenant", server.Admin, server.Changes, d.enforcer.PostTenantThaw, more{
+			Audit: server.GoesOn("thaw"),
+		}},
 		{post, "/v1/leases", "run on a GPU", server.Member, server.Starts, d.leases.PostLease, more{
-			Audit: "start",
+			Audit: server.GoesOn("start"),
 			Body:  api.LeaseRequest{},
 		}},
 		{post, "/v1/leases/attach", "attach a process to a GPU", server.Member, server.Starts, d.leases.PostAttach, more{
-			Audit: "attach",
+			Audit: server.GoesOn("attach"),
 			Body:  api.AttachRequest{},
 		}},
 		{post, "/v1/engine/leases", "attach a job of an engine to a GPU", server.Engine, server.Starts, d.engines.PostLease, more{
-			Audit: "attach",
+			Audit: server.GoesOn("attach"),
 			Body:  api.EngineRequest{},
 		}},
 		{get, "/v1/engine/leases/{key}", "read the lease of a job", server.Engine, server.Reads, d.engines.GetLease, more{}},
 		{get, "/v1/engine/leases/{key}/cdi", "read the devices of a job", server.Engine, server.Reads, d.engines.GetDevice, more{}},
 		{remove, "/v1/engine/leases/{key}", "release the lease of a job", server.Engine, server.Stops, d.engines.DeleteLease, more{
-			Audit: "release",
+			Audit: server.GoesOn("release"),
 		}},
 		{post, "/v1/containers", "reserve a place for a container", server.Admin, server.Starts, d.adopter.PostContainer, more{
-			Audit: "container",
+			Audit: server.GoesOn("container"),
 			Body:  api.ContainerRequest{},
 		}},
 		{post, "/v1/leases/{id}/release", "release a lease", server.MemberOrOwner, server.Stops, d.leases.ReleaseLease, more{
-			Audit: "release",
+			Audit: server.GoesOn("release"),
 		}},
 		{get, "/v1/leases", "list leases", server.ReaderOrOwner, server.Lists, d.viewer.GetLeases, more{
 			Query: server.Query{"all": server.Flag, "since": server.Text},
@@ -167,7 +171,9 @@ func (d *Daemon) leaseRoutes() []row {
 			Query: server.Query{"lines": server.Text, "follow": server.Flag},
 		}},
 		{get, "/v1/idle", "list who holds GPU memory", server.ReaderOrOwner, server.Reads, d.viewer.GetIdle, more{}},
-		{remove, "/v1/leases/{id}", "stop a lease", server.MemberOrOwner, server.Stops, d.leases.DeleteLease, more{Audit: "stop"}},
+		{remove, "/v1/leases/{id}", "stop a lease", server.MemberOrOwner, server.Stops, d.leases.DeleteLease, more{
+			Audit: server.GoesOn("stop"),
+		}},
 		{get, "/v1/explain", "explain a lease or a tenant", server.ReaderOrOwner, server.ReadsBack, d.viewer.GetExplain, more{
 			Query: server.Query{"of": server.Text},
 		}},
@@ -186,11 +192,11 @@ func (d *Daemon) reportRoutes() []row {
 		}},
 		{get, "/metrics", "read the metrics", server.Reader, server.Reads, d.metrics.Get, more{}},
 		{post, "/v1/conditions/{id}/ack", "acknowledge a condition", server.Admin, server.Changes, d.acknowledged.PostAck, more{
-			Audit: "condition ack",
+			Audit: server.GoesOn("condition ack"),
 			Body:  api.AcknowledgeRequest{},
 		}},
 		{post, "/v1/conditions/{id}/unack", "end an acknowledgement", server.Admin, server.Changes, d.acknowledged.PostUnack, more{
-			Audit: "condition unack",
+			Audit: server.GoesOn("condition unack"),
 		}},
 		{get, "/v1/events", "follow events", server.Reader, server.Events, d.viewer.GetEvents, more{}},
 		{get, "/v1/events/kept", "list events", server.Reader, server.Lists, d.viewer.GetKeptEvents, more{

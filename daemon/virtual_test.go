@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,7 +53,8 @@ type virtual struct {
 	violations []string // of the invariants that hold at every moment
 	concurrent overlap
 
-	specFile string // of the settings
+	specFile string                 // of the settings
+	passed   atomic.Pointer[leftAt] // the request that counts each call of the driver and of the cgroups, and each time that is recorded; nil: none does
 
 	clientExited func() bool // the process in use has exited; nil: there is none that can
 	closeContext func()      // what the kernel does then: it closes the context of the process
@@ -194,6 +196,8 @@ func (w *virtual) startDaemon() {
 		w.Fatal(err)
 	}
 	d.tasks.Begin(ctx)
+	now := d.Now
+	d.Now = func() time.Time { w.pass(); return now() }
 	w.Daemon, w.stop = d, stop
 	if w.runs == 0 {
 		w.Cleanup(w.end)
@@ -382,6 +386,13 @@ func (w *virtual) staleRules() []string {
 	return out
 }
 
+// pass is called where something of the daemon is read or changed.
+func (w *virtual) pass() {
+	if l := w.passed.Load(); l != nil {
+		l.pass()
+	}
+}
+
 // noPrograms has no detached command, and no output of one.
 type noPrograms struct{ host.Programs }
 
@@ -422,7 +433,11 @@ func (s *fakeWorker) crash() {
 }
 
 // Park ends the worker: its client of the driver ends, so that the driver can be unloaded.
-func (s *fakeWorker) Park(context.Context) error {
+func (s *fakeWorker) Park(ctx context.Context) error {
+	s.w.pass()
+	if err := ctx.Err(); err != nil { // As the worker's: it waits for the end of its process.
+		return err
+	}
 	s.mu.Lock()
 	s.parked = true
 	s.mu.Unlock()
@@ -451,6 +466,8 @@ func withDeadline[T any](
 	s *fakeWorker, ctx context.Context, op string, id gpu.UUID, limit time.Duration, f func(context.Context) (T, error),
 ) (T, error) {
 	var none T
+	s.w.pass()
+	defer s.w.pass()
 	if s.w.clientExited != nil && s.w.clientExited() {
 		s.w.closeContext()
 	}
@@ -685,7 +702,12 @@ func (p *slicesInMemory) list() []cgroup.Slice {
 	return slices.SortedFunc(maps.Values(p.all), func(a, b cgroup.Slice) int { return cmp.Compare(a.Name.String(), b.Name.String()) })
 }
 
-func (p *slicesInMemory) SetSlice(_ context.Context, s cgroup.Slice) (bool, error) {
+func (p *slicesInMemory) SetSlice(ctx context.Context, s cgroup.Slice) (bool, error) {
+	p.w.pass()
+	defer p.w.pass()
+	if err := ctx.Err(); err != nil {
+		return false, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {
@@ -716,7 +738,11 @@ func stateOfSlice(s cgroup.Slice) cgroup.SliceState {
 	return cgroup.SliceState{Name: s.Name, Path: "/" + s.Name.String(), Limits: s.Limits, Closed: s.Closed, Devices: s.Devices}
 }
 
-func (p *slicesInMemory) Slices(context.Context) ([]cgroup.SliceState, error) {
+func (p *slicesInMemory) Slices(ctx context.Context) ([]cgroup.SliceState, error) {
+	p.w.pass()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
 	var out []cgroup.SliceState
 	for _, s := range p.list() {
 		out = append(out, stateOfSlice(s))
@@ -724,7 +750,11 @@ func (p *slicesInMemory) Slices(context.Context) ([]cgroup.SliceState, error) {
 	return out, nil
 }
 
-func (p *slicesInMemory) Slice(_ context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+func (p *slicesInMemory) Slice(ctx context.Context, name cgroup.SliceName) (cgroup.SliceState, error) {
+	p.w.pass()
+	if err := ctx.Err(); err != nil {
+		return cgroup.SliceState{}, err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	s, ok := p.all[name]
@@ -734,7 +764,12 @@ func (p *slicesInMemory) Slice(_ context.Context, name cgroup.SliceName) (cgroup
 	return stateOfSlice(s), nil
 }
 
-func (p *slicesInMemory) RemoveSlice(_ context.Context, name cgroup.SliceName) error {
+func (p *slicesInMemory) RemoveSlice(ctx context.Context, name cgroup.SliceName) error {
+	p.w.pass()
+	defer p.w.pass()
+	if err := ctx.Err(); err != nil {
+		return err
+	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.dead {

@@ -33,6 +33,10 @@ type Action struct {
 
 // Do carries out an action, and reports whether it changed something. After an error nothing is changed.
 func (a *Actions) Do(c *server.Call, x *Action) (changed bool, err error) {
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return false, err
+	}
 	err = a.State.Record(x.Records, func(s *store.State) { changed = x.Update(s) })
 	if err != nil {
 		return false, err
@@ -43,7 +47,7 @@ func (a *Actions) Do(c *server.Call, x *Action) (changed bool, err error) {
 	}
 	c.Note.Text = x.Note
 	a.Events.Publish(api.Event{Kind: x.Event, GPU: x.GPU, Tenant: x.Tenant, Message: c.Caller.Name + " " + x.Done})
-	a.Refresh(c.Ctx())
+	a.Refresh(ctx)
 	a.Invalidate()
 	return true, nil
 }

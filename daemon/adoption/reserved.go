@@ -73,12 +73,16 @@ func (a *Adopter) PostContainer(c *server.Call) error {
 	if !a.State.Desired().Enforcing() || !a.Port.Info().Slices {
 		return cannot(api.KindUnavailable, "nothing is enforced on this node", "see 'gpushare doctor'")
 	}
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
 	ticket, err := a.Table.Submit(r)
 	if err != nil {
 		return err
 	}
 	id := ticket.ID()
-	a.Policy.WriteCDI(c.Ctx())
+	a.Policy.WriteCDI(ctx)
 	u := a.Policy.ContainerUse(a.Observer.Last().Slices, cgroup.SliceName(a.Table.SliceOf(lease.Key{Tenant: q.Tenant, Grant: q.Grant})), id)
 	if u == nil || !a.Policy.CDI.OffersLease(id) {
 		ticket.Cancel()

@@ -8,24 +8,28 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/daemon/closing"
 	"github.com/gpushare/gpushare/daemon/planner"
+	"github.com/gpushare/gpushare/daemon/server"
 	"github.com/gpushare/gpushare/daemon/state"
 	"github.com/gpushare/gpushare/internal/engine"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/internal/step"
 	"github.com/gpushare/gpushare/internal/store"
+	"github.com/gpushare/gpushare/lease"
 )
 
 // Accept stores the spec and the change record in one write, and starts the steps. Without steps, or on a node that only
 // observes, it returns no operation.
 func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string, a planner.Authority) (*api.Operation, error) {
-	now := cs.Now()
-	run := p.Runs()
+	ctx, err := server.GoOn(ctx)
+	if err != nil {
+		return nil, err
+	}
 	record := engine.Record{
 		Kind:       p.Intent.Kind(),
 		By:         caller,
 		Authority:  engine.Authority{Force: a.Force, AllowReset: a.AllowReset},
 		Generation: p.Want.Generation,
-		Started:    now,
+		Started:    cs.Now(),
 		Epoch:      state.Epoch(p.Node),
 		Steps:      p.Steps,
 	}
@@ -41,36 +45,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 			return nil, err
 		}
 	}
-	err := cs.State.Store.Update(func(s *store.State) error {
-		if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
-			state.ForgetRestored(s, p.Node) // The modes that they have now are those from before this spec.
-		}
-		switch {
-		case !p.Intent.Accepts():
-		case p.Intent.Removes():
-			s.Unmanage(p.YAML, caller, now, store.Resolved(p.Resolved), p.Extent)
-		default:
-			s.Accept(p.YAML, caller, now, store.Resolved(p.Resolved))
-			s.Accepted.Overuse = api.DefaultOveruse
-			state.RecordRenames(s, p.Want)
-		}
-		s.Epoch = state.Epoch(p.Node)
-		state.RecordIdentities(s, p.Node)
-		s.ActiveRestrictions = s.ActiveRestrictions || p.Want.Enforcing() || run
-		if p.Want.Enforcing() {
-			cs.State.RecordSlices(s, p.Want, p.Node, live)
-		}
-		if !p.Intent.Removes() {
-			recordFound(s, p.Steps)
-		} else if !run {
-			state.RecordUnmanaged(s, p.Want, p.Node, nil, p.Plan.Complete())
-		}
-		cs.recordAchievedGPUs(s, p)
-		if !run {
-			return nil
-		}
-		return recordChange(s, &record)
-	})
+	err = cs.State.Store.Update(func(s *store.State) error { return cs.recordAccepted(s, p, &record, live) })
 	if err != nil {
 		withdraw()
 		return nil, state.NotBegun("the spec was not accepted", "apply", cs.State.Store.Path(), err)
@@ -81,7 +56,7 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 	} else {
 		cs.Events.Publish(api.Event{Kind: "node.unmanaged", Message: fmt.Sprintf("%s, by %s", p.Extent, caller)})
 	}
-	if !run {
+	if !p.Runs() {
 		// Instances that are managed now, and GPUs that are no longer held, are open when the caller gets the answer. The computed
 		// isolation did not contain them.
 		cs.Policy.Slices.Store(nil)
@@ -94,6 +69,39 @@ func (cs *Changes) Accept(ctx context.Context, p *state.Proposal, caller string,
 	}
 	op := cs.launch(record, p.Plan, nil)
 	return &op, nil
+}
+
+// recordAccepted records the spec, what has it already, and the change.
+func (cs *Changes) recordAccepted(s *store.State, p *state.Proposal, r *engine.Record, live []lease.Lease) error {
+	if s.Accepted != nil && s.Accepted.Unmanaged == store.UnmanagedAll {
+		state.ForgetRestored(s, p.Node) // The modes that they have now are those from before this spec.
+	}
+	switch {
+	case !p.Intent.Accepts():
+	case p.Intent.Removes():
+		s.Unmanage(p.YAML, r.By, r.Started, store.Resolved(p.Resolved), p.Extent)
+	default:
+		s.Accept(p.YAML, r.By, r.Started, store.Resolved(p.Resolved))
+		s.Accepted.Overuse = api.DefaultOveruse
+		state.RecordRenames(s, p.Want)
+	}
+	run := p.Runs()
+	s.Epoch = state.Epoch(p.Node)
+	state.RecordIdentities(s, p.Node)
+	s.ActiveRestrictions = s.ActiveRestrictions || p.Want.Enforcing() || run
+	if p.Want.Enforcing() {
+		cs.State.RecordSlices(s, p.Want, p.Node, live)
+	}
+	if !p.Intent.Removes() {
+		recordFound(s, p.Steps)
+	} else if !run {
+		state.RecordUnmanaged(s, p.Want, p.Node, nil, p.Plan.Complete())
+	}
+	cs.recordAchievedGPUs(s, p)
+	if !run {
+		return nil
+	}
+	return recordChange(s, r)
 }
 
 // recordAchievedGPUs records the GPUs that are as desired already. No step changes them, so no step would record them.
@@ -138,8 +146,11 @@ func recordChange(s *store.State, r *engine.Record) error {
 
 // Submit carries out steps that no spec asks for. It must be called in Exclusive.
 func (cs *Changes) Submit(
-	kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
+	ctx context.Context, kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
 ) (*api.Operation, error) {
+	if _, err := server.GoOn(ctx); err != nil {
+		return nil, err
+	}
 	op, err := cs.Begin(&engine.Record{
 		Kind:       kind,
 		By:         caller,

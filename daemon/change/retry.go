@@ -25,7 +25,11 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 		return err
 	}
 	defer done()
-	ctx, cancel := context.WithTimeout(c.Ctx(), observe.Timeout)
+	going, err := server.GoOn(c.Ctx()) // The GPU and its health are tried, and what follows from that has to follow.
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(going, observe.Timeout)
 	defer cancel()
 	if g == nil { // It was missing.
 		cs.Observer.Invalidate()
@@ -55,7 +59,7 @@ func (cs *Changes) RetryGPU(c *server.Call) error {
 			return err
 		}
 	}
-	op, err := cs.Accept(c.Ctx(), p, c.Caller.Name, a)
+	op, err := cs.Accept(going, p, c.Caller.Name, a)
 	if err != nil {
 		return err
 	}

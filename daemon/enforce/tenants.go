@@ -208,11 +208,8 @@ func (en *Enforcer) PostTenantFreeze(c *server.Call) error {
 			Hint:    "'gpushare doctor' says what is missing",
 		}
 	}
-	changed, err := en.Tenants.set(name, &tenantFreeze{api.TenantFreeze{By: c.Caller.Name, Since: en.Now()}, want.Generation})
-	if err != nil {
-		return err
-	}
-	return en.answerFreeze(c, name, changed, "tenant.frozen", "froze tenant "+name)
+	freeze := &tenantFreeze{api.TenantFreeze{By: c.Caller.Name, Since: en.Now()}, want.Generation}
+	return en.change(c, name, freeze, "tenant.frozen", "froze tenant "+name)
 }
 
 // PostTenantThaw ends the freeze of PostTenantFreeze. A lease that is frozen for another reason too stays frozen.
@@ -223,14 +220,19 @@ func (en *Enforcer) PostTenantThaw(c *server.Call) error {
 			return err
 		}
 	}
-	changed, err := en.Tenants.set(name, nil)
+	return en.change(c, name, nil, "tenant.thawed", "thawed tenant "+name)
+}
+
+// change freezes a tenant, or thaws it if freeze is nil, and answers with its leases.
+func (en *Enforcer) change(c *server.Call, name string, freeze *tenantFreeze, event, text string) error {
+	ctx, err := server.GoOn(c.Ctx())
 	if err != nil {
 		return err
 	}
-	return en.answerFreeze(c, name, changed, "tenant.thawed", "thawed tenant "+name)
-}
-
-func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, event, text string) error {
+	changed, err := en.Tenants.set(name, freeze)
+	if err != nil {
+		return err
+	}
 	if changed {
 		en.Events.Publish(api.Event{Kind: event, Tenant: name, Message: c.Caller.Name + " " + text})
 	}
@@ -245,7 +247,7 @@ func (en *Enforcer) answerFreeze(c *server.Call, name string, changed bool, even
 		Changed:       changed,
 		Leases:        []api.LeaseFreeze{},
 	}
-	for _, l := range en.applyTenantFreezes(c.Ctx()) {
+	for _, l := range en.applyTenantFreezes(ctx) {
 		if l.tenant == name {
 			out.Leases = append(out.Leases, l.LeaseFreeze)
 		}

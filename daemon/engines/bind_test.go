@@ -407,7 +407,7 @@ func TestAKeptLeaseIsAnsweredWhenItIsRecorded(t *testing.T) {
 	}
 	l, _ = en.Table.Get(id)
 	c := &server.Call{R: httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/engine/leases", http.NoBody)}
-	if err := en.answer(c, l, true, "/pods/three", nil); !errors.Is(err, full) {
+	if err := en.answer(t.Context(), c, l, true, "/pods/three", nil); !errors.Is(err, full) {
 		t.Errorf("the join that is repeated: %v", err)
 	}
 }

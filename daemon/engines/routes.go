@@ -47,17 +47,26 @@ func (en *Engines) PostLease(c *server.Call) error {
 		}
 		defer end()
 	}
-	if !again {
-		if l, err = en.register(c, q, &terms, former); err != nil {
-			return err
-		}
+	var r lease.Request
+	if again {
+		err = en.sameAs(&l, q, &terms)
 	} else {
-		if err := en.sameAs(&l, q, &terms); err != nil {
+		r, err = en.newRequest(c, q, &terms)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	en.dropFormer(ctx, former, q.Key)
+	if !again {
+		if l, err = en.register(ctx, &r); err != nil {
 			return err
 		}
-		en.dropFormer(c.Ctx(), former, q.Key)
 	}
-	return en.answer(c, l, again, cg, p)
+	return en.answer(ctx, c, l, again, cg, p)
 }
 
 // cgroupOf checks the cgroup that a request names, and finds a process in it; empty: it names none, or that of a lease that needs none.
@@ -80,10 +89,10 @@ func (en *Engines) cgroupOf(c *server.Call, q *api.EngineRequest, l *lease.Lease
 	return "", nil, nil
 }
 
-// register gives a key its lease, and the place of those that had its cgroup before.
-func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms, former []lease.Lease) (lease.Lease, error) {
+// newRequest is the request for the lease of a key that never had one.
+func (en *Engines) newRequest(c *server.Call, q *api.EngineRequest, terms *lease.EngineTerms) (lease.Request, error) {
 	if k, ended := en.Table.KeyEnded(q.Key); ended {
-		return lease.Lease{}, &api.Error{
+		return lease.Request{}, &api.Error{
 			Kind: api.KindConflict,
 			Message: fmt.Sprintf(
 				"cannot attach %s: its lease %s ended at %s: %s", q.Key, k.Lease, k.At.Local().Format(time.DateTime), k.Reason,
@@ -91,23 +100,24 @@ func (en *Engines) register(c *server.Call, q *api.EngineRequest, terms *lease.E
 			Hint: "a job that runs again has another key, as by its restart count; 'gpushare lease show --key " + q.Key + "' shows the lease",
 		}
 	}
-	r, err := en.request(c.Ctx(), c, q, terms)
+	return en.request(c.Ctx(), c, q, terms)
+}
+
+// register gives a key its lease.
+func (en *Engines) register(ctx context.Context, r *lease.Request) (lease.Lease, error) {
+	key := r.Engine.Key
+	ticket, err := en.Table.Submit(*r)
 	if err != nil {
-		return lease.Lease{}, err
+		return lease.Lease{}, withoutWait(err, r)
 	}
-	en.dropFormer(c.Ctx(), former, q.Key)
-	ticket, err := en.Table.Submit(r)
-	if err != nil {
-		return lease.Lease{}, withoutWait(err, &r)
-	}
-	if _, err := ticket.Await(c.Ctx(), nil); err != nil {
-		return lease.Lease{}, withoutWait(err, &r)
+	if _, err := ticket.Await(ctx, nil); err != nil {
+		return lease.Lease{}, withoutWait(err, r)
 	}
 	l, ok := en.Table.Get(ticket.ID())
 	if !ok {
-		return lease.Lease{}, &api.Error{Kind: api.KindUnavailable, Message: "cannot attach " + q.Key + ": its lease was ended at once"}
+		return lease.Lease{}, &api.Error{Kind: api.KindUnavailable, Message: "cannot attach " + key + ": its lease was ended at once"}
 	}
-	en.Events.Publish(l.Event("lease.placed", q.Key+" has its place"))
+	en.Events.Publish(l.Event("lease.placed", key+" has its place"))
 	return l, nil
 }
 
@@ -148,11 +158,11 @@ func (en *Engines) sameAs(l *lease.Lease, q *api.EngineRequest, terms *lease.Eng
 }
 
 // answer binds the lease if it can be bound, and answers with it. again: an earlier request was answered with it.
-func (en *Engines) answer(c *server.Call, l lease.Lease, again bool, cg string, p *cgroup.Process) error {
+func (en *Engines) answer(ctx context.Context, c *server.Call, l lease.Lease, again bool, cg string, p *cgroup.Process) error {
 	var result lease.IsolationResult
 	var err error
 	if cg != "" && l.Kept() && !slices.Contains(l.Cgroups(), cg) {
-		if l, err = en.addCgroup(c.Ctx(), &l, cg); err != nil {
+		if l, err = en.addCgroup(ctx, &l, cg); err != nil {
 			return err
 		}
 	}
@@ -166,12 +176,12 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, again bool, cg string, 
 		}
 		if cg != "" && p != nil {
 			id := l.ID
-			if l, result, err = en.start(c.Ctx(), id, *p, again); err != nil {
+			if l, result, err = en.start(ctx, id, *p, again); err != nil {
 				en.await(id) // It is kept, or there is no such lease any more.
 			}
 		} else {
 			en.await(l.ID)
-			err = en.record(c.Ctx())
+			err = en.record(ctx)
 		}
 		if err != nil {
 			return err
@@ -181,12 +191,12 @@ func (en *Engines) answer(c *server.Call, l lease.Lease, again bool, cg string, 
 		}
 	} else if l.Kept() {
 		// The request that gave it the cgroup may have failed in this alone.
-		if err := en.record(c.Ctx()); err != nil {
+		if err := en.record(ctx); err != nil {
 			return err
 		}
 	}
 	grant := api.LeaseGrant{Warnings: result.Warnings}
-	if grant.Environment, grant.Unset, err = en.Policy.Environment(c.Ctx(), &l); err != nil {
+	if grant.Environment, grant.Unset, err = en.Policy.Environment(ctx, &l); err != nil {
 		return err
 	}
 	wire := l.Wire()
@@ -265,7 +275,11 @@ func (en *Engines) DeleteLease(c *server.Call) error {
 		return c.Reply(http.StatusOK, map[string]string{"released": k.Lease})
 	}
 	c.Note.Lease, c.Note.Tenant = l.ID, l.Terms.Tenant
-	if err := en.Leases.ReleaseAttached(c.Ctx(), &l, "released by "+c.Caller.Name); err != nil {
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	if err := en.Leases.ReleaseAttached(ctx, &l, "released by "+c.Caller.Name); err != nil {
 		return err
 	}
 	return c.Reply(http.StatusOK, map[string]string{"released": l.ID})

@@ -245,6 +245,10 @@ func (s *request) planImport(a *store.Achieved, present []mig.Present, starts []
 
 // accept records the imported instances, and starts the steps.
 func (in *Instances) accept(ctx context.Context, s *request, caller string) (*api.Operation, error) {
+	ctx, err := server.GoOn(ctx)
+	if err != nil {
+		return nil, err
+	}
 	want, id := in.State.Desired(), s.gpu.Identity.UUID
 	record := &engine.Record{
 		Kind:       s.kind,
@@ -265,7 +269,6 @@ func (in *Instances) accept(ctx context.Context, s *request, caller string) (*ap
 		st.Achieved[id] = a
 	}
 	var op *api.Operation
-	var err error
 	if len(s.steps) > 0 {
 		op, err = in.Changes.Begin(record, s.plan, nil, imports)
 	} else {

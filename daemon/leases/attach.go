@@ -394,7 +394,11 @@ func (ls *Leases) ReleaseLease(c *server.Call) error {
 			return err
 		}
 	}
-	if err := ls.ReleaseAttached(c.Ctx(), &l, "released by "+c.Caller.Name); err != nil {
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	if err := ls.ReleaseAttached(ctx, &l, "released by "+c.Caller.Name); err != nil {
 		return err
 	}
 	return c.Reply(http.StatusOK, map[string]string{"released": id})

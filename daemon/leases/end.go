@@ -25,7 +25,11 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 		if err := c.AsAdmin("stop a lease"); err != nil {
 			return err
 		}
-		if err := ls.Stopper.KillUnknown(c.Ctx(), ls.Port, id); err != nil {
+		ctx, err := server.GoOn(c.Ctx())
+		if err != nil {
+			return err
+		}
+		if err := ls.Stopper.KillUnknown(ctx, ls.Port, id); err != nil {
 			return err
 		}
 		return c.Reply(http.StatusOK, map[string]string{"stopped": id})
@@ -50,7 +54,11 @@ func (ls *Leases) DeleteLease(c *server.Call) error {
 			return err
 		}
 	}
-	if err := ls.StopLease(c.Ctx(), &l, "stopped by "+c.Caller.Name); err != nil {
+	ctx, err := server.GoOn(c.Ctx())
+	if err != nil {
+		return err
+	}
+	if err := ls.StopLease(ctx, &l, "stopped by "+c.Caller.Name); err != nil {
 		return err
 	}
 	return c.Reply(http.StatusOK, map[string]string{"stopped": id})

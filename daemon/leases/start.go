@@ -91,6 +91,11 @@ func (ls *Leases) admit(c *server.Call, r lease.Request, p lease.Process, progra
 	var result lease.IsolationResult
 	for err = lease.ErrQueuedAgain; errors.Is(err, lease.ErrQueuedAgain); {
 		placed, err = ticket.Await(c.Ctx(), func(l api.Lease) { line(&api.LeaseGrant{Lease: &l}) })
+		if err == nil {
+			if _, err = server.GoOn(c.Ctx()); err != nil {
+				ticket.Cancel()
+			}
+		}
 		if err != nil && ls.Tasks.Stopping() {
 			panic(http.ErrAbortHandler) // The daemon ends and the caller repeats the request: after a refusal it would not.
 		}

@@ -89,8 +89,12 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 	changed := false
 	if _, other := again(m.State.Stored(), next); other { // Else it is the same again, and the driver may be being parked.
 		err = m.Changes.Alone(c.Ctx(), func() error {
+			ctx, err := server.GoOn(c.Ctx())
+			if err != nil {
+				return err
+			}
 			next, changed = again(m.State.Stored(), next)
-			return m.begin(c.Ctx(), node, &next)
+			return m.begin(ctx, node, &next)
 		})
 	}
 	if err != nil {
@@ -138,6 +142,7 @@ func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.
 	m.Events.Publish(api.Event{Kind: "maintenance.on", Message: closing.MaintenanceText(now)})
 	m.Converger.Refresh(ctx, node)
 	m.advance(ctx)
+	m.Wake.Set() // What was in the way may end without a sign.
 	return nil
 }
 
@@ -146,13 +151,17 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 	var was *store.Closure
 	var replaced *api.ReplacedDriver
 	begun := m.Now()
-	err := m.Changes.Alone(c.Ctx(), func() (err error) {
+	err := m.Changes.Alone(c.Ctx(), func() error {
+		ctx, err := server.GoOn(c.Ctx())
+		if err != nil {
+			return err
+		}
 		var driver store.MaintenanceRecord
 		if was, driver = closing.InMaintenance(m.State.Stored()); was == nil {
 			return nil
 		}
 		if driver.Driver {
-			if replaced, err = m.unpark(c.Ctx(), &driver); err != nil {
+			if replaced, err = m.unpark(ctx, &driver); err != nil {
 				return err
 			}
 		}
@@ -160,7 +169,7 @@ func (m *Maintenance) PostOff(c *server.Call) error {
 			return err
 		}
 		m.Events.Publish(api.Event{Kind: "maintenance.off", Message: c.Caller.Name + " opened the node to new leases"})
-		m.Converger.Refresh(c.Ctx(), m.Observer.Last())
+		m.Converger.Refresh(ctx, m.Observer.Last())
 		return nil
 	})
 	if err != nil {

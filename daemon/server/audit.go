@@ -24,7 +24,7 @@ func (s *Server) audit(c *Call, r *Route, refused *api.Error) {
 		refused = n.Refused
 	}
 	e := report.Entry{
-		By: c.Caller.Name, UID: c.Caller.UID, PID: c.Caller.Process.PID, Role: c.Caller.Role(), What: r.Audit,
+		By: c.Caller.Name, UID: c.Caller.UID, PID: c.Caller.Process.PID, Role: c.Caller.Role(), What: r.Audit.Name,
 		LoginUID: c.Caller.Login.UID, Session: c.Caller.Login.Session,
 		Lease: n.Lease, Tenant: n.Tenant, GPU: n.GPU, Text: n.Text, Command: n.Command,
 	}
@@ -34,8 +34,8 @@ func (s *Server) audit(c *Call, r *Route, refused *api.Error) {
 	}
 	_, checks := r.Query["check"]
 	switch {
-	case r.Audit == "" && refused == nil, refused == nil && checks && c.Flag("check"):
-	case r.Audit == "" || refused != nil && refused.Kind == api.KindInvalid:
+	case r.Audit.Name == "" && refused == nil, refused == nil && checks && c.Flag("check"):
+	case r.Audit.Name == "" || refused != nil && refused.Kind == api.KindInvalid:
 		e.What = r.What
 		s.Count(e)
 	default:

@@ -1,7 +1,6 @@
 package server
 
 import (
-	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -152,7 +151,7 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 	if err := c.parse(r); err != nil {
 		return refuse(err)
 	}
-	if r.Audit != "" && (r.Access == Admin || r.Access == Member) {
+	if r.Audit.Name != "" && (r.Access == Admin || r.Access == Member) {
 		now, err := s.Identities.confirmed(c.Ctx(), r.Access, c.Caller.Peer, r.What)
 		if c.Caller = now; err != nil {
 			return refuse(err)
@@ -176,13 +175,22 @@ func (s *Server) answer(c *Call, r *Route) *api.Error {
 		defer stop()
 		c.R = c.R.WithContext(ctx)
 	}
+	g := &going{}
+	if r.Audit.Name != "" {
+		var end func()
+		g, end = s.goes(c)
+		defer end()
+	}
 	if !r.Bound.Reads() {
 		c.slot.end()
 	}
 	defer func() { c.slot.end() }()
 	if err := r.Handle(c); err != nil {
 		c.slot.end()
-		return refuse(cmp.Or(Lost(c.Ctx()), err))
+		if lost := Lost(c.Ctx()); lost != nil && !g.begun {
+			err = lost
+		}
+		return refuse(err)
 	}
 	return nil
 }
@@ -295,8 +303,8 @@ type Route struct {
 
 // More is what only some routes have.
 type More struct {
-	// Audit is the action in the audit: "apply", "stop"; empty: it changes nothing, and only its refusals are counted.
-	Audit    string
+	// Audit is the action; without a name: it changes nothing, and only its refusals are counted.
+	Audit    Action
 	AuditGPU bool // the id in the path is of a GPU, and not of a lease
 	Query    Query
 	Body     any // nil: none; Document; or a value of the type that Decode returns

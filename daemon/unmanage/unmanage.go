@@ -68,6 +68,9 @@ func (u *Unmanaging) unmanage(c *server.Call, extent string, a planner.Authority
 	}
 	out := &api.ApplyResult{Generation: p.Want.Generation, Plan: p.Plan, Changed: p.Changes()}
 	if !out.Changed {
+		if _, err := server.GoOn(c.Ctx()); err != nil {
+			return nil, err
+		}
 		c.Note.Text = "no changes"
 		return out, u.forgetRestored(p)
 	}

@@ -22,7 +22,9 @@ import (
 // changes carries out steps as a change.
 type changes interface {
 	Exclusive(ctx context.Context, f func() error) error
-	Submit(kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority) (*api.Operation, error)
+	Submit(
+		ctx context.Context, kind, caller string, node *observe.Node, plan api.Plan, steps []step.Step, a planner.Authority,
+	) (*api.Operation, error)
 }
 
 // Control is what administrators do to MPS outside of a spec.
@@ -75,7 +77,7 @@ func (k *Control) restart(c *server.Call) error {
 		}
 		return err
 	}
-	if out.Operation, err = k.Changes.Submit(state.KindMPSRestart, c.Caller.Name, node, plan, steps, a); err != nil {
+	if out.Operation, err = k.Changes.Submit(c.Ctx(), state.KindMPSRestart, c.Caller.Name, node, plan, steps, a); err != nil {
 		return err
 	}
 	return c.Reply(http.StatusAccepted, out)
