@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -62,6 +63,7 @@ type leaving struct {
 	spec                       string // of the node; empty: maintained
 	prepare                    func(*virtual, *leaving)
 	operation                  bool    // the daemon carries it out after the answer
+	file                       bool    // its spec is a file of the settings
 	repeats                    bool    // the same request does it again
 	frozen                     bool    // the tenant has a lease that can be frozen
 	process                    bool    // it is about a process that is waited for, which virtual time does not do
@@ -74,7 +76,12 @@ func (r *leaving) route() string { return r.method + " " + r.name }
 func (r *leaving) stage(t *testing.T) *virtual {
 	t.Helper()
 	w := newVirtual(t, nil, scenarios.Board{Model: "a100-40", MIG: true}, scenarios.Board{Model: "a100-40"})
+	if r.file {
+		w.specFile = filepath.Join(filepath.Dir(w.dir), "node.yaml")
+		must(t, os.WriteFile(w.specFile, []byte(maintained), 0o600))
+	}
 	w.startDaemon()
+	w.waitIdle(nil)
 	w.enforcer.Freezer = &freezerInMemory{w: w, frozen: map[string]cgroup.FreezeReason{}}
 	fake := &mpsInMemory{w: w, running: map[mps.Device]*mps.State{}}
 	w.observer.MPS = fake
@@ -376,6 +383,7 @@ func leavings() []leaving {
 	}
 	with := func(r leaving, spec string) leaving { r.spec = spec; return r }
 	operation := func(r leaving) leaving { r.operation = true; return r }
+	fromFile := func(r leaving) leaving { r.file = true; return r }
 	repeats := func(r leaving) leaving { r.repeats = true; return r }
 	running := func(r leaving) leaving { r.frozen = true; return r }
 	process := func(r leaving) leaving { r.process = true; return r }
@@ -406,6 +414,9 @@ func leavings() []leaving {
 		operation(post("/v1/unmanage", "/v1/unmanage", "", nil)),
 		operation(post("/v1/unmanage", "/v1/unmanage?all=1", "", nil)),
 		post("/v1/reload", "/v1/reload", "", nil),
+		fromFile(post("/v1/reload", "/v1/reload", "", func(w *virtual, _ *leaving) {
+			must(w.T, os.WriteFile(w.specFile, []byte(strings.Replace(maintained, "max_leases: 4", "max_leases: 5", 1)), 0o600))
+		})),
 		post("/v1/mig/import", "/v1/mig/import", `{"gpu":"0","start":[0]}`, foreign),
 		operation(post("/v1/mig/import", "/v1/mig/import", `{"gpu":"0","start":[0]}`, incomplete)),
 		operation(post("/v1/mig/remove", "/v1/mig/remove", `{"gpu":"0","start":[0]}`, foreign)),
