@@ -181,7 +181,7 @@ var rules = map[string]rule{
 	"internal/owed": {
 		own:  []string{"internal/locks", "internal/rename"},
 		pure: true,
-		why:  "owed is a book of values: quota and lease write into it, and pass the time",
+		why:  "owed is a table of values: quota and lease write into it, and pass the time",
 	},
 	"internal/step":   {strict: true, why: "a step is data that must be decodable after a restart"},
 	"internal/store": {

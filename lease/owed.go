@@ -10,7 +10,7 @@ import (
 )
 
 // Owed is what users owe of their grants. It is recorded with the leases.
-func (t *Table) Owed() *owed.Book { return &t.owed }
+func (t *Table) Owed() *owed.Accounts { return &t.owed }
 
 // Payer is who owes what the lease uses too much.
 func (l *Lease) Payer() owed.Payer { return payerOf(&l.Terms, l.UID) }

@@ -12,7 +12,7 @@ import (
 )
 
 // A user whose lease was ended for its memory waits before the next one of that grant: shown, without a claim, over a restart and under
-// another name. Nobody else waits.
+// another name. No other user waits.
 func TestTheNextLeaseWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		v := View{
@@ -49,10 +49,10 @@ func TestTheNextLeaseWaits(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i := range v.Grants {
-			v.Grants[i].Tenant = "sight"
+			v.Grants[i].Tenant = "images"
 		}
 		v.Generation = 2
-		tab.Rename(rename.List{{Generation: 2, From: rename.Name{Tenant: "vision"}, To: rename.Name{Tenant: "sight"}}}, 2, nil)
+		tab.Rename(rename.List{{Generation: 2, From: rename.Name{Tenant: "vision"}, To: rename.Name{Tenant: "images"}}}, 2, nil)
 		tab.Update(v)
 
 		_, err = request(tab, "dev", 1001, nil)
@@ -72,7 +72,7 @@ func TestTheNextLeaseWaits(t *testing.T) {
 			k.Cancel()
 		}
 		engine, err := tab.Submit(Request{
-			Tenant: "sight", Grant: "dev", Member: []string{"sight"}, UID: 1001, Engine: &Engine{Key: "slurm:1"}, Origin: OriginAttached,
+			Tenant: "images", Grant: "dev", Member: []string{"images"}, UID: 1001, Engine: &Engine{Key: "slurm:1"}, Origin: OriginAttached,
 		})
 		if err != nil {
 			t.Fatalf("the job of an engine, which would run without a lease: %v", err)

@@ -22,18 +22,18 @@ type PerUser struct {
 
 // requester is whom a place is searched for. The zero value has no user.
 type requester struct {
-	ticket  string     // it may have the instance that was created for it
-	uid     *int       // of the user; nil for no user
-	name    string     // of the user
-	owed    *owed.Book // what they owe; nil: they wait for nothing that they owe
-	now     time.Time  // with owed
-	limit   PerUser    // of the user; zero for root
-	has     *userUsage // what the user has; nil without a limit
-	inPlace bool       // the processes of its lease are not started by gpushare
-	own     int        // of has.pending: for this ticket
-	amounts Own        // what its lease would have of its grant for itself
-	coming  *coming    // the grants of a spec that is being accepted; nil: none is
-	ends    time.Time  // when its lease would end at the latest; zero: that is not known
+	ticket  string         // it may have the instance that was created for it
+	uid     *int           // of the user; nil for no user
+	name    string         // of the user
+	owed    *owed.Accounts // what they owe; nil: they wait for nothing that they owe
+	now     time.Time      // with owed
+	limit   PerUser        // of the user; zero for root
+	has     *userUsage     // what the user has; nil without a limit
+	inPlace bool           // the processes of its lease are not started by gpushare
+	own     int            // of has.pending: for this ticket
+	amounts Own            // what its lease would have of its grant for itself
+	coming  *coming        // the grants of a spec that is being accepted; nil: none is
+	ends    time.Time      // when its lease would end at the latest; zero: that is not known
 }
 
 // requesterOf describes the user of a request.

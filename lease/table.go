@@ -57,7 +57,7 @@ type Table struct {
 	recentIDs    []string      // ids of the last leases that ended
 	endedKeys    []EndedKey    // of the last keyed leases that ended, oldest first
 	lately       lately
-	owed         owed.Book // what users owe; has a lock of its own
+	owed         owed.Accounts // what users owe; has a lock of its own
 	order        queueOrder
 	named        uint64      // the generation of the spec whose names the table has
 	renames      rename.List // that specs made, also before it

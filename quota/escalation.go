@@ -86,7 +86,7 @@ type Escalation struct {
 	// LeakAfter is the time after a kill in which the memory must be freed. 0: 15 s.
 	LeakAfter time.Duration
 	// Owed is what the payers of all GPUs have used of their graces. nil: one of its own.
-	Owed *owed.Book
+	Owed *owed.Accounts
 	// Began is the time of the day at which the times of the measurements begin.
 	Began time.Time
 

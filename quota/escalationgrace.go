@@ -16,9 +16,9 @@ const shortestGrace = time.Second
 // soon as they were stopped would otherwise keep the others from being stopped.
 const restopOrder = time.Minute
 
-func (e *Escalation) owed() *owed.Book {
+func (e *Escalation) owed() *owed.Accounts {
 	if e.Owed == nil {
-		e.Owed = &owed.Book{}
+		e.Owed = &owed.Accounts{}
 	}
 	return e.Owed
 }

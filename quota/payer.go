@@ -109,6 +109,6 @@ func (m *member) continues(was *member, away time.Duration) {
 	m.demand, m.backlog = was.demand, was.backlog
 	m.demand.rows = slices.Clone(was.demand.rows)
 	m.own.parts, m.own.n, m.own.rest = was.own.parts, was.own.n, was.own.rest
-	// These are of counters that begin anew.
+	// These are of counters that begin again.
 	m.demand.seen, m.demand.occupied, m.backlog.charged = 0, 0, 0
 }

@@ -26,7 +26,7 @@ const (
 	// memory for a moment, before each grace is over would otherwise never be stopped.
 	Returns = 10
 	// Probation is how long after a lease was ended for its memory its payer has no grace, and waits before the next lease. Each use above
-	// the limit in it begins it anew.
+	// the limit in it begins it again.
 	Probation = time.Hour
 	// FirstWait and LongestWait are the times between the first end of a lease, or a later one, and the next lease. Each end doubles it.
 	FirstWait, LongestWait = 5 * time.Second, 5 * time.Minute
@@ -56,9 +56,9 @@ type Account struct {
 	AboveAt time.Time `json:"above_at,omitzero"`
 }
 
-// onProbation reports whether a lease was ended lately. After a clock that was set back it is.
+// onProbation reports whether a lease was ended lately. A clock that was set back by more than Probation ends it.
 func (a *Account) onProbation(now time.Time) bool {
-	return a.Ended > 0 && now.Before(a.AboveAt.Add(Probation))
+	return a.Ended > 0 && now.Sub(a.AboveAt).Abs() < Probation
 }
 
 // spent is what of a grace is used now. While its payer is on probation nothing returns.
@@ -74,14 +74,14 @@ func (a *Account) nothing(now time.Time) bool {
 	return !a.onProbation(now) && a.Free.left(now) == 0 && a.Exit.left(now) == 0
 }
 
-// Book keeps the accounts of all payers. The zero value is empty; it is safe for concurrent use.
-type Book struct {
+// Accounts keeps the accounts of all payers. The zero value is empty; it is safe for concurrent use.
+type Accounts struct {
 	mu       locks.Mutex[locks.Leaf] // guards all fields
 	accounts map[Payer]*Account
 }
 
 // Free is what a payer has used of a grace to free memory: all of it within Probation of the end of a lease.
-func (b *Book) Free(p Payer, grace time.Duration, now time.Time) time.Duration {
+func (b *Accounts) Free(p Payer, grace time.Duration, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[p]
@@ -95,7 +95,7 @@ func (b *Book) Free(p Payer, grace time.Duration, now time.Time) time.Duration {
 }
 
 // Exit is what a payer has used of a grace between SIGTERM and SIGKILL.
-func (b *Book) Exit(p Payer, grace time.Duration, now time.Time) time.Duration {
+func (b *Accounts) Exit(p Payer, grace time.Duration, now time.Time) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if a := b.accounts[p]; a != nil {
@@ -105,17 +105,17 @@ func (b *Book) Exit(p Payer, grace time.Duration, now time.Time) time.Duration {
 }
 
 // SpendFree records that a payer used some of its grace to free memory.
-func (b *Book) SpendFree(p Payer, used, grace time.Duration, now time.Time) {
+func (b *Accounts) SpendFree(p Payer, used, grace time.Duration, now time.Time) {
 	b.change(p, now, func(a *Account) { a.Free = Spent{min(grace, a.spent(a.Free, now)+used), now} })
 }
 
 // SpendExit records that a payer used some of its grace between SIGTERM and SIGKILL.
-func (b *Book) SpendExit(p Payer, used, grace time.Duration, now time.Time) {
+func (b *Accounts) SpendExit(p Payer, used, grace time.Duration, now time.Time) {
 	b.change(p, now, func(a *Account) { a.Exit = Spent{min(grace, a.spent(a.Exit, now)+used), now} })
 }
 
-// Above records that a payer uses more than its limit. Its probation, if it has one, begins anew.
-func (b *Book) Above(p Payer, now time.Time) {
+// Above records that a payer uses more than its limit. Its probation, if it has one, begins again.
+func (b *Accounts) Above(p Payer, now time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if a := b.accounts[p]; a != nil && a.onProbation(now) {
@@ -124,7 +124,7 @@ func (b *Book) Above(p Payer, now time.Time) {
 }
 
 // End records that a lease of a payer was ended for its memory.
-func (b *Book) End(p Payer, now time.Time) {
+func (b *Accounts) End(p Payer, now time.Time) {
 	b.change(p, now, func(a *Account) {
 		if !a.onProbation(now) {
 			a.Ended = 0
@@ -134,7 +134,7 @@ func (b *Book) End(p Payer, now time.Time) {
 }
 
 // change changes the account of a payer, which owes something afterwards.
-func (b *Book) change(p Payer, now time.Time, f func(a *Account)) {
+func (b *Accounts) change(p Payer, now time.Time, f func(a *Account)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[p]
@@ -149,8 +149,8 @@ func (b *Book) change(p Payer, now time.Time, f func(a *Account)) {
 	f(a)
 }
 
-// dropLocked makes room in a full book: it drops those that owe nothing, and of the others those on which nothing happened for longest.
-func (b *Book) dropLocked(now time.Time) {
+// dropLocked makes room in a full table: it drops those that owe nothing, and of the others those on which nothing happened for longest.
+func (b *Accounts) dropLocked(now time.Time) {
 	if len(b.accounts) < most {
 		return
 	}
@@ -177,7 +177,7 @@ func (a *Account) lastAt() time.Time {
 }
 
 // Waits is until when the next lease of a payer waits, and after how many leases that were ended for their memory. Zero: it does not wait.
-func (b *Book) Waits(p Payer, now time.Time) (until time.Time, ended int) {
+func (b *Accounts) Waits(p Payer, now time.Time) (until time.Time, ended int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	a := b.accounts[p]
@@ -188,7 +188,7 @@ func (b *Book) Waits(p Payer, now time.Time) (until time.Time, ended int) {
 	if n := a.Ended - 1; n < 16 {
 		wait = min(FirstWait<<n, LongestWait)
 	}
-	// A clock that was set back makes nobody wait longer.
+	// A clock that was set back makes no user wait longer.
 	if until = a.LastAt.Add(wait); !now.Before(until) || until.Sub(now) > wait {
 		return time.Time{}, 0
 	}
@@ -196,7 +196,7 @@ func (b *Book) Waits(p Payer, now time.Time) (until time.Time, ended int) {
 }
 
 // Rename gives accounts the names that grants have now.
-func (b *Book) Rename(list rename.List) {
+func (b *Accounts) Rename(list rename.List) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	out := make(map[Payer]*Account, len(b.accounts))
@@ -208,13 +208,13 @@ func (b *Book) Rename(list rename.List) {
 }
 
 // List are the accounts of those that owe something, to be kept over a restart.
-func (b *Book) List(now time.Time) []Account {
+func (b *Accounts) List(now time.Time) []Account {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.DeleteFunc(b.listLocked(), func(a Account) bool { return a.nothing(now) })
 }
 
-func (b *Book) listLocked() []Account {
+func (b *Accounts) listLocked() []Account {
 	out := make([]Account, 0, len(b.accounts))
 	for _, a := range b.accounts {
 		out = append(out, *a)
@@ -226,7 +226,7 @@ func (b *Book) listLocked() []Account {
 }
 
 // Restore sets what List returned.
-func (b *Book) Restore(list []Account) {
+func (b *Accounts) Restore(list []Account) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.accounts = make(map[Payer]*Account, len(list))

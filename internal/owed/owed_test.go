@@ -19,7 +19,7 @@ func payer(n int) Payer {
 // A grace that was used returns slowly, and all of it is used while its payer is on probation.
 func TestGraces(t *testing.T) {
 	const grace = 10 * time.Second
-	var b Book
+	var b Accounts
 	p := payer(0)
 	b.SpendFree(p, 4*time.Second, grace, noon)
 	b.SpendExit(p, 20*time.Second, grace, noon)
@@ -52,7 +52,7 @@ func TestGraces(t *testing.T) {
 
 // Who was ended for memory waits longer each time, and no longer at all after an hour within the limit.
 func TestWaits(t *testing.T) {
-	var b Book
+	var b Accounts
 	p, at := payer(0), noon
 	if until, n := b.Waits(p, at); n != 0 || !until.IsZero() {
 		t.Fatalf("one who was never ended waits until %v", until)
@@ -71,7 +71,7 @@ func TestWaits(t *testing.T) {
 	if _, n := b.Waits(p, at.Add(-2*time.Hour)); n != 0 {
 		t.Error("a clock that was set back makes it wait longer")
 	}
-	// Above the limit again the hour begins anew, without an end.
+	// Above the limit again the hour begins again, without an end.
 	at = at.Add(50 * time.Minute)
 	b.Above(p, at)
 	at = at.Add(50 * time.Minute)
@@ -88,7 +88,7 @@ func TestWaits(t *testing.T) {
 
 // What is owed is the same after a restart, and under another name.
 func TestKept(t *testing.T) {
-	var b Book
+	var b Accounts
 	b.End(payer(0), noon)
 	b.SpendFree(payer(1), 5*time.Second, 10*time.Second, noon)
 	b.SpendFree(payer(2), time.Second, 10*time.Second, noon.Add(-time.Minute)) // It has returned.
@@ -103,14 +103,14 @@ func TestKept(t *testing.T) {
 	if len(list) != 2 {
 		t.Errorf("%d accounts are kept: %s", len(list), text)
 	}
-	var again Book
+	var again Accounts
 	again.Restore(list)
 	if diff := cmp.Diff(b.List(noon), again.List(noon)); diff != "" {
 		t.Error(diff)
 	}
-	again.Rename(rename.List{{Generation: 1, From: rename.Name{Tenant: "vision"}, To: rename.Name{Tenant: "sight"}}})
+	again.Rename(rename.List{{Generation: 1, From: rename.Name{Tenant: "vision"}, To: rename.Name{Tenant: "images"}}})
 	p := payer(0)
-	p.Tenant = "sight"
+	p.Tenant = "images"
 	if _, n := again.Waits(p, noon); n != 1 {
 		t.Error("under its new name it owes nothing")
 	}
@@ -119,9 +119,9 @@ func TestKept(t *testing.T) {
 	}
 }
 
-// The book is bounded, and what is owed now is kept longer than what was owed before.
+// The table is bounded, and what is owed now is kept longer than what was owed before.
 func TestBounded(t *testing.T) {
-	var b Book
+	var b Accounts
 	for i := range 3 * most {
 		b.End(payer(i), noon.Add(time.Duration(i)*time.Millisecond))
 	}

@@ -105,7 +105,7 @@ func chosen(all []boot, system int) (some []boot, others []string) {
 			if len(only) > 0 {
 				return !slices.Contains(only, p)
 			}
-			return enumeration.Sampled() && !turn(half(p), system)
+			return enumeration.Sampled() && !thisSample(half(p), system)
 		}
 		for _, p := range b.phases {
 			if len(only) == 0 && left(p) {
@@ -120,8 +120,8 @@ func chosen(all []boot, system int) (some []boot, others []string) {
 	return some, others
 }
 
-// turn reports whether a sample runs the phases of a list, or of none (-1), on a system.
-func turn(list, system int) bool {
+// thisSample reports whether a sample runs the phases of a list, or of none (-1), on a system.
+func thisSample(list, system int) bool {
 	if list < 0 {
 		return enumeration.Runs(system, len(halves))
 	}
