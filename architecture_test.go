@@ -351,6 +351,11 @@ var rules = map[string]rule{
 		others: []string{"github.com/cilium/ebpf"},
 		why:    "descent keeps the kernel's record of processes; daemon/escape decides about them",
 	},
+	"internal/kernel/opener": {
+		own:    []string{"internal/kernel/descent", "internal/boundedread"},
+		others: []string{"github.com/cilium/ebpf"},
+		why:    "opener asks the kernel; daemon/attribution decides what it means",
+	},
 	"internal/relay": {why: "relay sends what it is given: whom to signal is decided elsewhere"},
 	"internal/launch": {
 		own: []string{"internal/kernel/procfs"},
@@ -399,8 +404,8 @@ var rules = map[string]rule{
 	},
 	"daemon/attribution": {
 		own: join(
-			values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/kernel/procfs",
-			"internal/step", "isolation", "mps",
+			values, "daemon/planner", "daemon/report", "daemon/state", "daemon/stop", "internal/observe", "internal/kernel/opener",
+			"internal/kernel/procfs", "internal/step", "isolation", "mps",
 		),
 		why: "attribution finds the lease of a process; it stops no process",
 	},

@@ -4,6 +4,7 @@ import (
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/internal/kernel/opener"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/isolation"
 	"github.com/gpushare/gpushare/lease"
@@ -24,4 +25,5 @@ type Attribution struct {
 	CanStopUnits bool // units can be stopped here
 	Hosts        *isolation.HostCache
 	rates        rates
+	openers      opener.Reader
 }

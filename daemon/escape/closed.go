@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/daemon/attribution"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/report"
 	"github.com/gpushare/gpushare/daemon/state"
@@ -43,7 +44,8 @@ type closedLogins struct {
 
 	read     time.Time // when the open devices were listed last
 	duration time.Duration
-	users    planner.OpenDevices
+	nodes    *attribution.OpenNodes // nil: they are not listed
+	users    planner.OpenDevices    // of nodes
 }
 
 // adopted reports whether a process outside of all leases has left one: logins are closed, and the adoptions of the spec are done.
@@ -57,12 +59,23 @@ func (c *closedLogins) adopted(want *state.Desired, now time.Time) bool {
 // openers returns the processes that have a GPU or one of its instances open.
 func (c *closedLogins) openers(ctx context.Context, e *Escapes, want *state.Desired, node *observe.Node) *planner.OpenDevices {
 	if !want.Enforcing() || !want.FiltersLogins() {
-		c.users = planner.OpenDevices{}
+		c.nodes, c.users = nil, planner.OpenDevices{}
 	} else if now := e.Now(); now.Sub(c.read) >= openersPause(c.duration) {
-		c.users = e.Attribution.OpenDevices(ctx, node.GPUs)
+		c.nodes = e.Attribution.OpenNodes(ctx, node.GPUs)
+		c.users = c.nodes.Devices()
 		c.read, c.duration = now, e.Now().Sub(now)
 	}
 	return &c.users
+}
+
+// own returns what a process has open by an act of its own: its user opened it, or it is mapped. received is why the rest is not.
+func (c *closedLogins) own(ctx context.Context, pid int) (own *planner.OpenDevices, received string) {
+	devices, err := c.nodes.Own(ctx, pid)
+	received = "it has not mapped it, and another user opened it, who may have passed it"
+	if err != nil {
+		received = fmt.Sprintf("it has not mapped it, and the kernel does not say who opened it (%v)", err)
+	}
+	return &devices, received
 }
 
 // mayBeOutside leaves out the processes that only have a device open and are never stopped: monitoring has all of them open.

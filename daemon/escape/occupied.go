@@ -255,8 +255,8 @@ func (e *Escapes) notOpen(ctx context.Context, want *state.Desired, l *lease.Lea
 		if !ok || !runs || st.Start != c.process.Start {
 			continue
 		}
-		open := e.Attribution.OpenDevicesOf(ctx, node.GPUs, c.process.PID)
-		if slices.Contains(openPlaces(g, want.Mode(c.place.GPU), &open, c.process.PID), c.place) {
+		own, _ := e.Attribution.OpenNodesOf(ctx, node.GPUs, c.process.PID).Own(ctx, c.process.PID)
+		if slices.Contains(openPlaces(g, want.Mode(c.place.GPU), &own, c.process.PID), c.place) {
 			return errOccupied(g)
 		}
 	}

@@ -1,6 +1,7 @@
 package escape
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -30,7 +31,9 @@ type unattributedProcess struct {
 	closes  bool     // its GPU or instance takes no lease that would have it alone
 	exempt  string   // why it is never stopped; empty: it may be stopped
 	opened  bool     // it has no context: it only has the device open
-	lease   string   // the lease of another place that it is in
+	// received is why an open device is no use by the process: another user may have passed it. Such a process is only shown.
+	received string
+	lease    string // the lease of another place that it is in
 }
 
 // subject names the process and its user.
@@ -108,6 +111,9 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 			what, decision = "from a lease of another place", "it is not stopped for that: 'gpushare lease stop "+s.lease+"' does"
 		}
 		text := fmt.Sprintf("%s uses %s %s; %s", s.subject(), s.where, what, decision)
+		if s.received != "" {
+			text = fmt.Sprintf("%s has %s open %s; it is not stopped for that, and closes nothing: %s", s.subject(), s.where, what, s.received)
+		}
 		if s.closes {
 			text += "; no lease gets what it uses until it ends"
 		}
@@ -245,9 +251,6 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	x.refresh(ctx, d, want, node)
 	add := func(s unattributedProcess, g *observe.GPU, st procfs.Stat) {
 		s.process, s.name, s.gpu, s.where = cgroup.Process{PID: st.PID, Start: st.Start}, st.Name, g.Identity.UUID, g.Identity.Name()
-		if slices.ContainsFunc(out, func(o unattributedProcess) bool { return o.process == s.process }) {
-			return
-		}
 		if uid, err := procfs.UID(st.PID); err == nil && d.UserName != nil {
 			s.user = d.UserName(int(uid))
 		}
@@ -255,7 +258,8 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 		if s.lease != "" {
 			s.exempt = "it is in lease " + s.lease
 		}
-		out = append(out, s)
+		s.exempt = cmp.Or(s.received, s.exempt)
+		out = withProcess(out, s)
 	}
 	for i := range node.GPUs {
 		g := &node.GPUs[i]
@@ -292,19 +296,32 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			if !d.mayBeOutside(pid) {
 				continue
 			}
+			mode := want.Mode(g.Identity.UUID)
 			st, ok := d.unattributed(pid)
 			if !ok {
-				for _, place := range openPlaces(g, want.Mode(g.Identity.UUID), open, pid) {
-					if st, id, elsewhere := d.fromElsewhere(pid, place); elsewhere {
-						occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
-						add(unattributedProcess{opened: true, closes: true, lease: id}, g, st)
+				for _, place := range openPlaces(g, mode, open, pid) {
+					st, id, elsewhere := d.fromElsewhere(pid, place)
+					if !elsewhere {
+						continue
 					}
+					s := unattributedProcess{opened: true, lease: id}
+					own, received := x.closed.own(ctx, pid)
+					if s.closes = slices.Contains(openPlaces(g, mode, own, pid), place); s.closes {
+						occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
+					} else {
+						s.received = received
+					}
+					add(s, g, st)
 				}
 				continue
 			}
 			s := unattributedProcess{opened: true}
 			if d.whyExempt(attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()) == "" {
-				for _, place := range openPlaces(g, want.Mode(g.Identity.UUID), open, pid) {
+				own, received := x.closed.own(ctx, pid)
+				if !slices.Contains(own.Users(g.Identity.UUID), pid) {
+					s.received = received
+				}
+				for _, place := range openPlaces(g, mode, own, pid) {
 					occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
 					s.closes = true
 				}
@@ -314,6 +331,18 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 	}
 	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
 	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
+}
+
+// withProcess adds a process once, with the first GPU that it uses. What it received shields nothing else that it has.
+func withProcess(list []unattributedProcess, s unattributedProcess) []unattributedProcess {
+	known := slices.IndexFunc(list, func(o unattributedProcess) bool { return o.process == s.process })
+	switch {
+	case known < 0:
+		return append(list, s)
+	case list[known].received != "" && s.received == "":
+		list[known] = s
+	}
+	return list
 }
 
 // ownProcess is the exemption of gpushare's own processes, which are not reported either.
@@ -387,8 +416,8 @@ func (e *Escapes) stillUses(ctx context.Context, s unattributedProcess) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
 	if s.opened {
-		users := e.Attribution.OpenDevicesOf(ctx, e.Observer.Last().GPUs, s.process.PID)
-		return slices.Contains(users.Users(s.gpu), s.process.PID)
+		own, _ := e.Attribution.OpenNodesOf(ctx, e.Observer.Last().GPUs, s.process.PID).Own(ctx, s.process.PID)
+		return slices.Contains(own.Users(s.gpu), s.process.PID)
 	}
 	processes, err := e.Driver.Processes(ctx, s.gpu)
 	return err == nil && slices.ContainsFunc(processes, func(p gpu.Process) bool { return p.PID == s.process.PID })

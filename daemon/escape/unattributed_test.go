@@ -2,6 +2,7 @@ package escape
 
 import (
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -84,6 +85,26 @@ func TestUnattributed(t *testing.T) {
 		conditions := len(d.Conditions.List())
 		if s.want.Enforcing() && conditions != len(s.found) || !s.want.Enforcing() && conditions != 0 {
 			t.Errorf("%s: %d conditions for %d processes", s.name, conditions, len(s.found))
+		}
+	}
+}
+
+// A process is found once, and a GPU that it only received hides none that it uses.
+func TestWithProcess(t *testing.T) {
+	received := unattributedProcess{process: cgroup.Process{PID: 10}, gpu: "GPU-a", received: "another user opened it"}
+	uses := unattributedProcess{process: cgroup.Process{PID: 10}, gpu: "GPU-b"}
+	other := unattributedProcess{process: cgroup.Process{PID: 11}, gpu: "GPU-b"}
+	for _, tt := range []struct{ add, want []unattributedProcess }{
+		{[]unattributedProcess{received, other, uses}, []unattributedProcess{uses, other}},
+		{[]unattributedProcess{uses, received}, []unattributedProcess{uses}},
+		{[]unattributedProcess{uses, uses}, []unattributedProcess{uses}},
+	} {
+		var got []unattributedProcess
+		for _, s := range tt.add {
+			got = withProcess(got, s)
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%+v\nwant %+v", got, tt.want)
 		}
 	}
 }

@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
@@ -68,7 +66,7 @@ func TestClosedLoginsKillWhatIsOutside(t *testing.T) {
 	job, _ := begin(t, n, "red", "part", append(strings.Fields(become), n.Burn("--memory", "64MiB", "--hold")...)...)
 	start("root's", 0, burn...)
 	// Anybody gets the path of a device as a descriptor, which is no use of it.
-	named := keepsOpen(t, n, nobody, "nvidia3", unix.O_PATH)
+	named := names(t, n, nobody, "nvidia3")
 	systems, opener := watch(t, n, games, "nvidia3"), watch(t, n, nobody, "nvidia3")
 	start("user's", nobody, burn...)
 	began := time.Now()

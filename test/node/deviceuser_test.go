@@ -50,24 +50,39 @@ func openable(t *testing.T, path string) {
 	}
 }
 
-// watch starts a monitor of a device node of the virtual node.
+// watch starts a monitor of a device node of the virtual node, which opens it itself.
 func watch(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
-	t.Helper()
-	return keepsOpen(t, n, uid, node, unix.O_RDONLY)
-}
-
-// keepsOpen starts a process that has a device node of the virtual node open in some way.
-func keepsOpen(t *testing.T, n *harness.Node, uid uint32, node string, flags int) *monitor {
 	t.Helper()
 	path := filepath.Join(n.Root(), "dev", node)
 	openable(t, path)
-	f, err := os.OpenFile(path, flags, 0)
+	m := monitorOf(t, exec.Command("sh", "-c", `exec 9<"$0" && exec sleep 120`, path), uid)
+	if err := harness.Await(soon(t), time.Millisecond, "it has not opened "+node, func() (bool, error) {
+		st, err := procfs.Read(m.n)
+		return st.Name == "sleep", err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+// names starts a process that has the path of a device node as a descriptor.
+func names(t *testing.T, n *harness.Node, uid uint32, node string) *monitor {
+	t.Helper()
+	path := filepath.Join(n.Root(), "dev", node)
+	openable(t, path)
+	f, err := os.OpenFile(path, unix.O_PATH, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer f.Close()
 	cmd := exec.Command("sleep", "120")
-	cmd.ExtraFiles, cmd.Dir = []*os.File{f}, "/"
+	cmd.ExtraFiles = []*os.File{f}
+	return monitorOf(t, cmd, uid)
+}
+
+func monitorOf(t *testing.T, cmd *exec.Cmd, uid uint32) *monitor {
+	t.Helper()
+	cmd.Dir = "/"
 	if int(uid) != os.Geteuid() {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 	}
@@ -75,9 +90,6 @@ func keepsOpen(t *testing.T, n *harness.Node, uid uint32, node string, flags int
 		t.Fatal(err)
 	}
 	m := &monitor{pid: fmt.Sprintf("pid %d (sleep", cmd.Process.Pid), ended: make(chan struct{}), n: cmd.Process.Pid}
-	if m.start, err = procfs.Start(cmd.Process.Pid); err != nil {
-		t.Fatal(err)
-	}
 	go func() {
 		_ = cmd.Wait() // It is stopped.
 		close(m.ended)
@@ -87,6 +99,10 @@ func keepsOpen(t *testing.T, n *harness.Node, uid uint32, node string, flags int
 		<-m.ended
 	}
 	t.Cleanup(m.kill)
+	var err error
+	if m.start, err = procfs.Start(cmd.Process.Pid); err != nil {
+		t.Fatal(err)
+	}
 	return m
 }
 

@@ -1,13 +1,16 @@
 package node
 
 import (
+	"bufio"
 	"encoding/json"
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -36,9 +39,14 @@ func (p *probe) pass() {
 		fail(err)
 		messages, err := unix.ParseSocketControlMessage(oob[:n])
 		fail(err)
-		_, err = unix.ParseUnixRights(&messages[0]) // It stays open.
+		fds, err := unix.ParseUnixRights(&messages[0]) // It stays open.
 		fail(err)
 		fmt.Println("keeps it.")
+		if n, _ := os.Stdin.Read(b); n > 0 { // It is to use it.
+			_, err := unix.Mmap(fds[0], 0, os.Getpagesize(), unix.PROT_READ, unix.MAP_SHARED)
+			fail(err)
+			fmt.Println("maps it.")
+		}
 		for {
 			_ = unix.Pause() // Only a signal that ends it ends the wait.
 		}
@@ -93,6 +101,89 @@ func TestADevicePassedToAnotherLease(t *testing.T) {
 	}
 	awaitStatus(t, n, "the end of the sender's lease", func(s *api.Status) bool { return leaseByID(s, sent) == nil })
 	wantElsewhere(t, n, receiver.PID(), id)
+}
+
+// A user opens a GPU in a lease and passes it to a process of another user, which is in no lease: one that takes descriptors, as a display
+// server does. While that has it open and does not use it, it is shown, it is not ended, and the GPU is granted. When it maps the device
+// it uses it, and is ended.
+func TestADevicePassedToAnotherUser(t *testing.T) {
+	enumeration.Long(t)
+	t.Parallel()
+	n := escapeNode(t)
+	apply(t, n, closedLogins)
+	program, err := prober()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	open(t, dir)
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	env := func(p probe) string {
+		t.Helper()
+		p.Socket = filepath.Join(dir, "socket")
+		text, err := json.Marshal(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return probeEnv + "=" + string(text)
+	}
+	openable(t, filepath.Join(n.Root(), "dev/nvidia3"))
+	sender, sent := begin(t, n, "red", "whole", become+"env '"+env(probe{Sends: filepath.Join(n.Root(), "dev/nvidia3")})+"' "+program)
+	if err := sender.AwaitLine(soon(t), "listens."); err != nil {
+		t.Fatalf("%v: %s", err, sender.Output())
+	}
+	const other = 64903
+	victim := exec.Command(program)
+	victim.Env, victim.Dir = []string{env(probe{Keeps: true})}, "/"
+	victim.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: other, Gid: other}}
+	in, err := victim.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := victim.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := victim.Start(); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	lines := bufio.NewReader(out)
+	says := func(want string) {
+		t.Helper()
+		if line, err := lines.ReadString('\n'); err != nil || line != want+"\n" {
+			t.Errorf("it says %q: %v\n%s", line, err, daemonLog(n))
+		}
+	}
+	says("keeps it.")
+	if code := awaitEnd(t, sender); code != 0 {
+		t.Fatalf("the sender ends with %d: %s", code, sender.Output())
+	}
+	awaitStatus(t, n, "the end of the sender's lease", func(s *api.Status) bool { return leaseByID(s, sent) == nil })
+	who := fmt.Sprintf("pid %d (", victim.Process.Pid)
+	awaitStatus(t, n, "no condition says what the process has", func(s *api.Status) bool {
+		return hasCondition(s, "unattributed", who) && hasCondition(s, "unattributed", "has GPU 3 open without a lease; it is not stopped for that")
+	})
+	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 {
+		t.Errorf("the GPU is not granted: %d: %s", r.Code, r.Err)
+	}
+	events := follow(t, n)
+	if _, err := in.Write([]byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	says("maps it.")
+	go func() {
+		_ = victim.Wait() // It is killed.
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-soon(t).Done():
+		t.Fatalf("it uses the GPU, and is not ended\n%s", daemonLog(n))
+	}
+	events.await(t, "gpu.unattributed.stopped", "")
 }
 
 // A process with a context on an exclusive GPU is in a lease of another place.

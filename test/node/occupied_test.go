@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
@@ -105,7 +103,7 @@ func TestAnOpenDeviceClosesItsPlace(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = syscall.Kill(daemon, syscall.SIGCONT) })
 			tracing.AwaitState(t, daemon, 'T')
-			named := keepsOpen(t, n, nobody, c.node, unix.O_PATH) // It keeps its path after the other has ended.
+			named := names(t, n, nobody, c.node) // It keeps its path after the other has ended.
 			opener := watch(t, n, nobody, c.node)
 			tracer := tracing.Run(t, tracing.Command(t, 0, tracing.Trace, opener.n))
 			if err := syscall.Kill(daemon, syscall.SIGCONT); err != nil {

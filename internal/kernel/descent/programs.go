@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The kernel lets a program read its structures only with a license that is compatible with the GPL. The two programs of this file may
-// be used under the terms of the MIT license or of the GPL version 2, too.
-const license = "Dual MIT/GPL"
+// License is that of the programs. The kernel lets a program read its structures only with one that is compatible with the GPL: the two of
+// this file, and that of package opener, may be used under the terms of the MIT license or of the GPL version 2, too.
+const License = "Dual MIT/GPL"
 
 // maxLease is the length of the longest id of a lease.
 const maxLease = 40
@@ -40,32 +40,37 @@ func lostSpec() *ebpf.MapSpec {
 type layout struct{ pid, tgid, start, signal, live int16 }
 
 func kernelLayout() (l layout, err error) {
+	const task = "task_struct"
+	return l, Layout(
+		Field{task, "pid", &l.pid}, Field{task, "tgid", &l.tgid}, Field{task, "start_boottime", &l.start}, Field{task, "signal", &l.signal},
+		Field{"signal_struct", "live", &l.live},
+	)
+}
+
+// Field is a field of a structure of the kernel that a program reads.
+type Field struct {
+	Struct, Name string
+	At           *int16 // where Layout writes its offset in bytes
+}
+
+// Layout finds where the kernel that runs has the fields.
+func Layout(fields ...Field) error {
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
-		return l, fmt.Errorf("the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF): %w", err)
+		return fmt.Errorf("the kernel does not describe its types (CONFIG_DEBUG_INFO_BTF): %w", err)
 	}
-	var task, signal *btf.Struct
-	if err := errors.Join(types.TypeByName("task_struct", &task), types.TypeByName("signal_struct", &signal)); err != nil {
-		return l, err
-	}
-	for _, f := range []struct {
-		of   *btf.Struct
-		name string
-		at   *int16
-	}{
-		{task, "pid", &l.pid},
-		{task, "tgid", &l.tgid},
-		{task, "start_boottime", &l.start},
-		{task, "signal", &l.signal},
-		{signal, "live", &l.live},
-	} {
-		at, ok := offset(f.of.Members, f.name)
-		if !ok || at > 1<<15-1 {
-			return l, fmt.Errorf("%s of the kernel has no field %s", f.of.Name, f.name)
+	for _, f := range fields {
+		var of *btf.Struct
+		if err := types.TypeByName(f.Struct, &of); err != nil {
+			return err
 		}
-		*f.at = int16(at)
+		at, ok := offset(of.Members, f.Name)
+		if !ok || at > 1<<15-1 {
+			return fmt.Errorf("%s of the kernel has no field %s", f.Struct, f.Name)
+		}
+		*f.At = int16(at)
 	}
-	return l, nil
+	return nil
 }
 
 // offset finds a field, also in an unnamed structure: some kernels have most of task_struct in one that they shuffle.
@@ -180,7 +185,7 @@ type attached struct {
 // attach loads a program and attaches it to a tracepoint.
 func attach(name, tracepoint string, code asm.Instructions) (a attached, err error) {
 	a.program, err = ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: name, Type: ebpf.Tracing, AttachType: ebpf.AttachTraceRawTp, AttachTo: tracepoint, Instructions: code, License: license,
+		Name: name, Type: ebpf.Tracing, AttachType: ebpf.AttachTraceRawTp, AttachTo: tracepoint, Instructions: code, License: License,
 	})
 	if err == nil {
 		a.link, err = link.AttachTracing(link.TracingOptions{Program: a.program, AttachType: ebpf.AttachTraceRawTp})

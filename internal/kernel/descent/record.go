@@ -68,7 +68,7 @@ func open(dir string, capacity uint32) (r *Record, err error) {
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	if err := inFirstNamespace(); err != nil {
+	if err := InFirstNamespace(); err != nil {
 		return r, err
 	}
 	at, err := kernelLayout()
@@ -100,8 +100,8 @@ func open(dir string, capacity uint32) (r *Record, err error) {
 	return r, err
 }
 
-// inFirstNamespace fails in another pid namespace than the first: the pids of the kernel are others there.
-func inFirstNamespace() error {
+// InFirstNamespace fails in another pid namespace than the first: the pids of the kernel are others there.
+func InFirstNamespace() error {
 	const first = "pid:[4026531836]" // PROC_PID_INIT_INO (include/linux/proc_ns.h)
 	switch is, err := os.Readlink("/proc/self/ns/pid"); {
 	case err != nil:

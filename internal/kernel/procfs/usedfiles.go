@@ -1,9 +1,12 @@
 package procfs
 
 import (
+	"iter"
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/gpushare/gpushare/internal/boundedread"
 )
@@ -43,20 +46,50 @@ func ReadUsedFiles(tid int) UsedFiles {
 			}
 		}
 	}
-	var maps []byte
-	if Within(tid, func() { maps, _ = readSome(dir+"maps", mostMappings) }) { // What was read of them is used.
+	for f := range mappedFiles(tid) {
+		u.Devices[[2]uint32{f.major, f.minor}] = true
+	}
+	return u
+}
+
+// Mapped reports whether a process has a file mapped. Of one that keeps the lock of its memory, or has more mappings than are read, it is
+// not known: false.
+func Mapped(file *OpenFile) bool {
+	for f := range mappedFiles(file.PID) {
+		if f.ino == file.Ino && unix.Mkdev(f.major, f.minor) == file.Dev {
+			return true
+		}
+	}
+	return false
+}
+
+// mappedFile is a file of a mapping, by its file system and its number there.
+type mappedFile struct {
+	major, minor uint32
+	ino          uint64
+}
+
+// mappedFiles lists them, as far as they are read in time.
+func mappedFiles(tid int) iter.Seq[mappedFile] {
+	return func(yield func(mappedFile) bool) {
+		var maps []byte
+		if !Within(tid, func() { maps, _ = readSome("/proc/"+strconv.Itoa(tid)+"/maps", mostMappings) }) { // What was read of them is used.
+			return
+		}
 		for line := range strings.Lines(string(maps)) {
-			if f := strings.Fields(line); len(f) >= 6 {
-				major, minor, _ := strings.Cut(f[3], ":")
-				ma, err1 := strconv.ParseUint(major, 16, 32)
-				mi, err2 := strconv.ParseUint(minor, 16, 32)
-				if err1 == nil && err2 == nil {
-					u.Devices[[2]uint32{uint32(ma), uint32(mi)}] = true
-				}
+			f := strings.Fields(line)
+			if len(f) < 6 {
+				continue
+			}
+			major, minor, _ := strings.Cut(f[3], ":")
+			ma, err1 := strconv.ParseUint(major, 16, 32)
+			mi, err2 := strconv.ParseUint(minor, 16, 32)
+			ino, err3 := strconv.ParseUint(f[4], 10, 64)
+			if err1 == nil && err2 == nil && err3 == nil && !yield(mappedFile{uint32(ma), uint32(mi), ino}) {
+				return
 			}
 		}
 	}
-	return u
 }
 
 // mountOf returns the id of the mount from a descriptor's fdinfo; 0 without one.
