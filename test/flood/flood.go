@@ -21,31 +21,52 @@ const Mixed = "mixed"
 // mixedWidth is how many connections a mixed flood holds.
 const mixedWidth = 140
 
-// kinds is what one connection does until it ends.
-var kinds = map[string]func(net.Conn){
-	"idle": func(c net.Conn) { _, _ = io.Copy(io.Discard, c) },
-	"half": func(c net.Conn) { trickle(c, "GET /v1/status"+head+"X-Slow: ") },
-	"body": func(c net.Conn) { trickle(c, "POST /v1/leases"+head+"Content-Length: 1000000\r\n\r\n") },
-	"chunks": func(c net.Conn) {
-		trickle(c, "POST /v1/leases"+head+"Transfer-Encoding: chunked\r\n\r\nfffff\r\n")
-	},
-	"connects": func(net.Conn) {},
-	"slow":     func(c net.Conn) { send(c, get("/v1/status")) }, // It never reads.
-	"slow list": func(c net.Conn) {
-		send(c, get("/v1/leases?all=1"))
-	},
-	"requests": reading(get("/v1/status")),
-	"lists":    reading(get("/v1/leases?all=1")),
-	"accounts": reading(get("/v1/usage")),
-	"explains": reading(get("/v1/explain?of=red")),
-	"events":   func(c net.Conn) { once(c, get("/v1/events")) },
-	"queue":    func(c net.Conn) { once(c, lease([]string{"true"}, `,"wait":"1h"`)) },
-	"commands": func(c net.Conn) { once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h"`)) },
-	"programs": func(c net.Conn) {
-		once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h","detach":{"path":"/bin/true","dir":"/","umask":18}`))
-	},
-	"refused": func(c net.Conn) { once(c, lease([]string{"true"}, ``)) },
+// kind is one kind of flood.
+type kind struct {
+	does    string         // what each connection does
+	each    func(net.Conn) // does it until the connection ends
+	members bool           // others may not make the request
 }
+
+var kinds = map[string]kind{
+	"idle": {does: "opens connections and sends nothing", each: func(c net.Conn) { _, _ = io.Copy(io.Discard, c) }},
+	"half": {does: "sends a head that does not end", each: func(c net.Conn) { trickle(c, "GET /v1/status"+head+"X-Slow: ") }},
+	"body": {does: "sends a body that does not end", each: func(c net.Conn) {
+		trickle(c, "POST /v1/leases"+head+"Content-Length: 1000000\r\n\r\n")
+	}},
+	"chunks": {does: "sends a body in chunks that does not end", each: func(c net.Conn) {
+		trickle(c, "POST /v1/leases"+head+"Transfer-Encoding: chunked\r\n\r\nfffff\r\n")
+	}},
+	"connects":  {does: "opens and closes connections", each: func(net.Conn) {}},
+	"slow":      {does: "requests the status and never reads", each: func(c net.Conn) { send(c, get("/v1/status")) }},
+	"slow-list": {does: "requests the list of leases and never reads", each: func(c net.Conn) { send(c, get("/v1/leases?all=1")) }},
+	"requests":  {does: "requests the status without a pause", each: reading(get("/v1/status"))},
+	"lists":     {does: "requests the list of leases without a pause", each: reading(get("/v1/leases?all=1"))},
+	"accounts":  {does: "requests the account without a pause", each: reading(get("/v1/usage"))},
+	"explains":  {does: "requests what is read back without a pause", each: reading(get("/v1/explain?of=red"))},
+	"events":    {does: "follows events on each connection", each: func(c net.Conn) { once(c, get("/v1/events")) }},
+	"queue": {does: "fills the queue", members: true, each: func(c net.Conn) {
+		once(c, lease([]string{"true"}, `,"wait":"1h"`))
+	}},
+	"commands": {does: "requests leases with commands of 900 kB", members: true, each: func(c net.Conn) {
+		once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h"`))
+	}},
+	"programs": {does: "requests detached leases with commands of 900 kB", members: true, each: func(c net.Conn) {
+		once(c, lease([]string{"true", strings.Repeat("x", 900_000)}, `,"wait":"1h","detach":{"path":"/bin/true","dir":"/","umask":18}`))
+	}},
+	"refused": {does: "requests leases that are refused", members: true, each: func(c net.Conn) { once(c, lease([]string{"true"}, ``)) }},
+}
+
+// Does says what a kind of flood does.
+func Does(name string) string {
+	if name == Mixed {
+		return "does all of these at once"
+	}
+	return kinds[name].does
+}
+
+// OfMembers reports whether only members can make the requests of a kind.
+func OfMembers(name string) bool { return kinds[name].members }
 
 const head = " HTTP/1.1\r\nHost: gpushare\r\n"
 
@@ -68,18 +89,18 @@ func Names() []string {
 }
 
 // Run opens connections of one kind in a loop, and calls begun after the first round. It does not return.
-func Run(socket, kind string, begun func()) error {
-	width, names := Width, []string{kind}
-	if kind == Mixed {
+func Run(socket, name string, begun func()) error {
+	width, names := Width, []string{name}
+	if name == Mixed {
 		width, names = mixedWidth, Names()
 	}
-	if kinds[names[0]] == nil {
-		return fmt.Errorf("there is no flood %q", kind)
+	if kinds[names[0]].each == nil {
+		return fmt.Errorf("there is no flood %q", name)
 	}
 	var first sync.WaitGroup
 	for i := range width {
 		first.Add(1)
-		each := kinds[names[i%len(names)]]
+		each := kinds[names[i%len(names)]].each
 		go func() {
 			connected := sync.OnceFunc(first.Done)
 			for {

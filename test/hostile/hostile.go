@@ -1,6 +1,6 @@
-// Package hostile has programs for tests that make what root reads of a process as long and as slow as a user can: its command line
-// and environment (PR_SET_MM_MAP), descriptors, threads and mappings. A test binary becomes such a program: its TestMain calls Main
-// first. It also has what a client of a socket can pass to make its reader wait.
+// Package hostile has the hostile clients: programs that attack the daemon by what it reads of a process (its command line and environment,
+// descriptors, threads and mappings), and by what they send to its socket. Clients is the list. A test binary becomes such a program:
+// its TestMain calls Main first.
 package hostile
 
 import (
@@ -26,20 +26,14 @@ import (
 // environment has the program and its arguments.
 const environment = "GPUSHARE_TEST_HOSTILE"
 
-// The programs. Each has a number and a user as arguments, and says "ready" with the number that it has reached.
+// The names of the clients that tests name.
 const (
-	// Memory declares a sparse mapping of that many bytes to be its command line and environment. They begin with Says.
-	Memory = "memory"
-	// Descriptors has that many descriptors of a device, as far as the limits of the host allow.
+	Memory      = "memory"
 	Descriptors = "descriptors"
-	// Threads has that many threads.
-	Threads = "threads"
-	// Mappings has that many mappings, as far as vm.max_map_count allows, and one of 1 GiB.
-	Mappings = "mappings"
-	// Passing opens that many connections to a socket, its third argument, and passes a TCP socket that lingers on each.
-	Passing = "passing"
-	// Locked keeps the lock of its memory while a file system does not answer. LockedCommand runs it.
-	Locked = "locked"
+	Threads     = "threads"
+	Mappings    = "mappings"
+	Passing     = "passing"
+	Locked      = "locked" // LockedCommand runs it.
 )
 
 // Says is what the command line and the environment of Memory begin with.
@@ -48,7 +42,7 @@ const Says = "hostile=yes"
 // UID is a user that no other test uses, because limits of processes are counted for each user.
 const UID = 64900
 
-// Main becomes the program that the environment names, and then does not return.
+// Main becomes the client that the environment names, and then does not return. It says "ready" with the number that it has reached.
 func Main() {
 	words := strings.SplitN(os.Getenv(environment), " ", 4)
 	if len(words) < 3 {
@@ -56,21 +50,12 @@ func Main() {
 	}
 	n, err := strconv.Atoi(words[1])
 	uid, err2 := strconv.Atoi(words[2])
-	if err = errors.Join(err, err2); err == nil {
-		switch words[0] {
-		case Memory:
-			n, err = memory(n, uid)
-		case Descriptors:
-			n, err = descriptors(n, uid)
-		case Threads:
-			n, err = threads(n, uid)
-		case Mappings:
-			n, err = mappings(n, uid)
-		case Passing:
-			n, err = passing(n, uid, words[3])
-		case Locked:
-			err = locked(words[3], uid)
-		}
+	c, ok := Find(words[0])
+	if err = errors.Join(err, err2); err == nil && !ok {
+		err = errors.New("there is no such client")
+	}
+	if err == nil {
+		n, err = c.run(n, uid, strings.Join(words[3:], ""))
 	}
 	if err != nil {
 		fmt.Println("cannot be", words[0], err)
@@ -80,6 +65,11 @@ func Main() {
 	for {
 		_ = unix.Pause() // It returns for signals that are handled.
 	}
+}
+
+// Environment makes Main a client, with how much of it, a user that it becomes, and the socket.
+func Environment(name string, n, uid int, socket string) string {
+	return fmt.Sprintf("%s=%s %d %d %s", environment, name, n, uid, socket)
 }
 
 // become is the last step that needs root. The daemon reads more of a process that is dumpable, which one that changed its user is not.
@@ -93,7 +83,7 @@ func become(uid int) error {
 	return unix.Prctl(unix.PR_SET_DUMPABLE, 1, 0, 0, 0)
 }
 
-func memory(bytes, uid int) (int, error) {
+func memory(bytes, uid int, _ string) (int, error) {
 	if err := become(uid); err != nil {
 		return 0, err
 	}
@@ -135,23 +125,23 @@ func declare(b []byte) error {
 // locked keeps the lock of its memory (mmap_lock) when its standard input ends, if the file system of a file does not answer then.
 // One thread writes to a page that is being written back, and waits for it. Another one unmaps the page, which takes the lock and
 // waits for the first.
-func locked(name string, uid int) error {
+func locked(_, uid int, name string) (int, error) {
 	if err := become(uid); err != nil {
-		return err
+		return 0, err
 	}
 	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	b, err := unix.Mmap(fd, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	b[0] = 1
 	fmt.Println("ready")
 	_, _ = io.Copy(io.Discard, os.Stdin) // Its end is what it waits for.
 	if err := unix.SyncFileRange(fd, 0, 0, unix.SYNC_FILE_RANGE_WRITE); err != nil {
-		return err
+		return 0, err
 	}
 	begins := make(chan int)
 	go func() {
@@ -163,16 +153,16 @@ func locked(name string, uid int) error {
 	for { // Until it waits in the kernel, which no event reports.
 		stat, err := os.ReadFile(fmt.Sprintf("/proc/self/task/%d/stat", tid))
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if strings.Contains(string(stat), ") D ") {
-			return unix.Munmap(b)
+			return 0, unix.Munmap(b)
 		}
 		runtime.Gosched()
 	}
 }
 
-func descriptors(n, uid int) (int, error) {
+func descriptors(n, uid int, _ string) (int, error) {
 	limit := unix.Rlimit{Cur: uint64(n), Max: uint64(n)} // At most fs.nr_open, which is 1 Mi.
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
 		if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err != nil {
@@ -195,7 +185,8 @@ func descriptors(n, uid int) (int, error) {
 	return n, become(uid)
 }
 
-func threads(n, uid int) (int, error) {
+func threads(n, uid int, _ string) (int, error) {
+	n = mostThreads(n)
 	debug.SetMaxThreads(n + 1000)
 	if err := become(uid); err != nil {
 		return 0, err
@@ -214,7 +205,22 @@ func threads(n, uid int) (int, error) {
 	return n, nil
 }
 
-func mappings(n, uid int) (int, error) {
+// mostThreads is as many, and an eighth of what the host and the user may have at most: other programs need some too.
+func mostThreads(n int) int {
+	for _, limit := range []string{"threads-max", "pid_max"} {
+		b, err := os.ReadFile("/proc/sys/kernel/" + limit)
+		if most, err2 := strconv.Atoi(strings.TrimSpace(string(b))); err == nil && err2 == nil {
+			n = min(n, most/8)
+		}
+	}
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err == nil {
+		n = min(n, int(min(limit.Cur, 1<<20))/8)
+	}
+	return n
+}
+
+func mappings(n, uid int, _ string) (int, error) {
 	if err := become(uid); err != nil {
 		return 0, err
 	}
@@ -242,7 +248,7 @@ func Command(tb testing.TB, program string, n int) *exec.Cmd {
 		uid = UID
 	}
 	cmd := tracing.Command(tb, 0, "")
-	cmd.Env = []string{fmt.Sprintf("%s=%s %d %d", environment, program, n, uid), "GOMAXPROCS=2"}
+	cmd.Env = []string{Environment(program, n, uid, ""), "GOMAXPROCS=2"}
 	return cmd
 }
 
@@ -250,6 +256,6 @@ func Command(tb testing.TB, program string, n int) *exec.Cmd {
 func LockedCommand(tb testing.TB, name string) *exec.Cmd {
 	tb.Helper()
 	cmd := Command(tb, Locked, 0)
-	cmd.Env[0] += " " + name
+	cmd.Env[0] += name
 	return cmd
 }

@@ -2,7 +2,6 @@ package node
 
 import (
 	"bytes"
-	"encoding/json"
 	"fmt"
 	"io/fs"
 	"os"
@@ -21,6 +20,7 @@ import (
 	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/hostile"
 )
 
 // attackFixture is a node on which a member of red attacks a lease of a member of blue. Device nodes, cgroups and users are real.
@@ -353,65 +353,72 @@ func TestModesOfTheDaemonsFiles(t *testing.T) {
 	}
 }
 
-// A flood of requests of one user, with a role or without, does not block other users.
-func TestFloods(t *testing.T) {
+// Each hostile client of the socket, of a user with a role or without: others are served meanwhile, and the daemon and its front go on.
+func TestHostileClients(t *testing.T) {
 	enumeration.Long(t)
 	t.Parallel()
 	b := newAttackFixture(t)
-	for _, kind := range []string{"idle", "half", "body", "slow", "requests", "connects", "queue"} {
+	daemon := b.DaemonPID()
+	for _, c := range hostile.Clients {
 		for _, column := range []int{member, withoutRole} {
-			if kind == "queue" && column == withoutRole {
+			if c.Process || c.Members && column == withoutRole {
 				continue
 			}
-			t.Run(kind+" of "+columnNames()[column], func(t *testing.T) {
-				stop := b.flood(t, column, kind)
-				defer stop()
+			t.Run(c.Name+" of "+columnNames()[column], func(t *testing.T) {
+				job := b.hostile(t, b.who[column], &c)
+				if err := job.AwaitLine(soon(t), "ready"); err != nil {
+					t.Fatal(err)
+				}
+				defer endHostile(t, job)
 				for _, other := range []int{root0, anothers} {
 					requester := b.who[other].requester(t, b.Node)
 					for range 3 {
 						began := time.Now()
 						r := requester.request(t, "GET", "/v1/status", "")
 						if elapsed := time.Since(began); r.Status != 200 || elapsed > mostUnderFlood {
-							t.Errorf("status of %s is answered with %d after %v: %.200s", columnNames()[other], r.Status, elapsed, r.Body)
+							t.Errorf("next to one that %s, status of %s is answered with %d after %v: %.200s", c.Does, columnNames()[other], r.Status, elapsed, r.Body)
 						}
 					}
 				}
 				b.unharmed(t)
+				if now := b.DaemonPID(); now != daemon {
+					t.Errorf("the daemon %d ended", daemon)
+				}
 			})
 		}
+	}
+	if memory := memoryPeak(t, daemon); memory > mostMemoryUnderFlood {
+		t.Errorf("the daemon had %d bytes, want at most %d", memory, mostMemoryUnderFlood)
 	}
 }
 
 // mostUnderFlood is the time limit of a request of another user meanwhile, including the start of a process on a busy host.
 const mostUnderFlood = 15 * time.Second
 
-// flood starts a flood and returns when it is running.
-func (b *attackFixture) flood(t *testing.T, column int, kind string) (stop func()) {
+// hostile starts a hostile client as a person. It runs when it says "ready".
+func (b *attackFixture) hostile(t *testing.T, who person, c *hostile.Client, wrapper ...string) *harness.Job {
 	t.Helper()
 	program, err := prober()
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := json.Marshal(probe{Socket: b.Socket(), Flood: kind})
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd := b.who[column].command(t.Context(), program)
-	cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
+	cmd := who.command(t.Context(), append(wrapper, program)...)
+	cmd.Env = append(cmd.Env, hostile.Environment(c.Name, c.N, who.uid, b.Socket()))
 	job, err := b.Spawn(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := job.AwaitLine(soon(t), "at it"); err != nil {
-		job.Kill()
-		t.Fatal(err)
+	t.Cleanup(job.Kill)
+	return job
+}
+
+// endHostile ends a hostile client, which runs until then.
+func endHostile(t *testing.T, job *harness.Job) {
+	t.Helper()
+	select {
+	case <-job.Done():
+		t.Errorf("it ended by itself: %s", job.Output())
+	default:
 	}
-	return func() {
-		select {
-		case <-job.Done():
-			t.Errorf("the flood ended by itself: %s", job.Output())
-		default:
-		}
-		job.Kill()
-	}
+	job.Kill()
 }

@@ -1,7 +1,6 @@
 package node
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,14 +13,8 @@ import (
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/flood"
 	"github.com/gpushare/gpushare/test/harness"
+	"github.com/gpushare/gpushare/test/hostile"
 )
-
-// flood is a flood of one kind from this process. It does not return.
-func (p *probe) flood() {
-	if err := flood.Run(p.Socket, p.Flood, func() { fmt.Println("at it") }); err != nil {
-		fmt.Println(err)
-	}
-}
 
 const (
 	gidRed = 471204
@@ -74,40 +67,24 @@ func TestFloodByManyUsers(t *testing.T) {
 	apply(t, n, floodSpec)
 	b := &attackFixture{Node: n, who: callers()}
 	before := b.timeRuns(t, 5)
-	program, err := prober()
-	if err != nil {
-		t.Fatal(err)
-	}
-	text, err := json.Marshal(probe{Socket: n.Socket(), Flood: flood.Mixed})
-	if err != nil {
-		t.Fatal(err)
+	mixed, ok := hostile.Find(flood.Mixed)
+	if !ok {
+		t.Fatal("there is no mixed flood")
 	}
 	var jobs []*harness.Job
 	for i := range users {
 		who := person{uid: 480000 + i, gid: 480000 + i, groups: []string{strconv.Itoa(gidRed)}}
-		cmd := who.command(t.Context(), append([]string{"nice", "-n", "19"}, program)...)
-		cmd.Env = append(cmd.Env, probeEnv+"="+string(text))
-		job, err := n.Spawn(cmd)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(job.Kill)
-		jobs = append(jobs, job)
+		jobs = append(jobs, b.hostile(t, who, &mixed, "nice", "-n", "19"))
 	}
 	for _, job := range jobs {
-		if err := job.AwaitLine(soon(t), "at it"); err != nil {
+		if err := job.AwaitLine(soon(t), "ready"); err != nil {
 			t.Fatal(err)
 		}
 	}
 	during := b.timeRuns(t, runs)
 	stopped := b.timeStops(t, stops)
 	for _, job := range jobs {
-		select {
-		case <-job.Done():
-			t.Errorf("a flood ended by itself: %s", job.Output())
-		default:
-		}
-		job.Kill()
+		endHostile(t, job)
 	}
 	memory := memoryPeak(t, n.DaemonPID())
 	t.Logf(

@@ -105,37 +105,14 @@ func peak(t *testing.T, pid int) int {
 	return kib << 10
 }
 
-// threadsOf is how many threads a hostile process may have, up to 60000: other programs need some too.
-func threadsOf(t *testing.T) int {
-	t.Helper()
-	n := 60000
-	for _, limit := range []string{"threads-max", "pid_max"} {
-		b, err := os.ReadFile("/proc/sys/kernel/" + limit)
-		if err != nil {
-			t.Fatal(err)
-		}
-		most, err := strconv.Atoi(strings.TrimSpace(string(b)))
-		if err != nil {
-			t.Fatal(err)
-		}
-		n = min(n, most/8)
-	}
-	var limit unix.Rlimit
-	if err := unix.Getrlimit(unix.RLIMIT_NPROC, &limit); err != nil {
-		t.Fatal(err)
-	}
-	return min(n, int(min(limit.Cur, 1<<20))/8)
-}
-
 // hostiles starts processes whose files are as long and as slow as a user can make them.
 func hostiles(t *testing.T) (pids map[string]int) {
 	t.Helper()
 	pids = map[string]int{}
-	for _, p := range []struct {
-		program string
-		n       int
-	}{{hostile.Memory, 512 << 20}, {hostile.Mappings, 60000}, {hostile.Threads, threadsOf(t)}} {
-		pids[p.program] = tracing.Run(t, hostile.Command(t, p.program, p.n)).PID
+	for _, c := range hostile.Clients {
+		if c.Process && c.Name != hostile.Descriptors && c.Name != hostile.Locked {
+			pids[c.Name] = tracing.Run(t, hostile.Command(t, c.Name, c.N)).PID
+		}
 	}
 	all := 0
 	for all < 1<<20 {
@@ -149,7 +126,7 @@ func hostiles(t *testing.T) (pids map[string]int) {
 			break
 		}
 	}
-	t.Logf("one process has %d threads, and some have %d descriptors together", threadsOf(t), all)
+	t.Logf("some have %d descriptors together", all)
 	dir, err := os.MkdirTemp("", "hostile")
 	if err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(dir) })
@@ -216,7 +193,8 @@ func TestHostileProcesses(t *testing.T) {
 	}
 	apply(t, n, shared)
 	alive("apply")
-	for _, program := range []string{hostile.Memory, hostile.Descriptors, hostile.Threads, hostile.Mappings, hostile.Locked} {
+	for _, c := range hostile.Clients {
+		program := c.Name
 		pid, ok := pids[program]
 		if !ok {
 			continue

@@ -34,7 +34,6 @@ type probe struct {
 	Socket             string `json:",omitempty"`
 	Method, Path, Body string
 
-	Flood  string // instead: many requests of a kind, until it is killed
 	Opens  string // instead: a device, which it tries to open in several ways
 	Sends  string // instead: a path, which it opens and sends to the process that connects to Socket
 	Hands  bool   // instead: it sends its standard output to the process that listens on Socket
@@ -78,8 +77,6 @@ func TestMain(m *testing.M) {
 		} else if p.Joins {
 			p.join()
 			os.Exit(0)
-		} else if p.Flood != "" {
-			p.flood()
 		} else if p.Method == "" {
 			serve(p.Socket)
 			os.Exit(0)

@@ -1,10 +1,14 @@
 # What a tenant, a caller without a role and a removed member cannot do to the daemon and to others on systemd: hostile processes, rights that
 # ended, file systems that never answer, outputs that are kept, and the process that reads requests.
-# checks: hostile removed_waiting removed_running silent_lease silent_program removed_group outputs login_uid front passed worker as_before
+# checks: hostile removed_waiting removed_running silent_lease silent_program removed_group outputs login_uid front clients passed worker as_before
 
 . /opt/lab/guest/product.sh
 
 attacker=/opt/lab/attacker/attacker
+# The clients of test/hostile that run here: "process" or "socket", the name, how much of it, and who does it.
+clients=$("$attacker" list)
+# hostile NAME N UID is the environment in which the program is one.
+hostile() { echo "GPUSHARE_TEST_HOSTILE=$1 $2 $3 /run/gpushare/gpushare.sock"; }
 
 # begin USER FILE SAYS COMMAND... runs in the background until it is killed, with its output in a file. It waits for what it says, and
 # leaves its process id in $pid.
@@ -27,23 +31,25 @@ running_is() { [ "$(field "[.leases[] | select(.id == \"$1\")] | length")" = "$2
 result_of() { gpushare lease list --all --json | gojq -r ".leases[] | select(.id == \"$1\" and .state == \"ended\") | .exit_code"; }
 has_result() { [ "$(result_of "$1")" = "$2" ]; }
 
-# Processes of a member and of a caller without a role declare 512 MiB to be their command line and environment, and have many threads and
-# descriptors. The daemon starts next to them, and a member attaches them.
+# Processes of a member and of a caller without a role have files in /proc that are as long and as slow as they can make them. The daemon
+# starts next to them, and a member attaches them.
 check_hostile() {
-	local program limit before cg out id began peak
+	local kind name n program limit before cg out id began peak
 	local -A pids
-	while read -r program; do
-		begin alice "hostile.${program%% *}" ready env "GPUSHARE_TEST_HOSTILE=$program 2001" "$attacker"
-		pids[${program%% *}]=$pid
-	done <<<$'memory 536870912\ndescriptors 20000\nthreads 300'
-	begin carol hostile.outside ready env "GPUSHARE_TEST_HOSTILE=memory 536870912 2003" "$attacker"
+	while read -r kind name n _; do
+		[ "$kind" = process ] || continue
+		begin alice "hostile.$name" ready env "$(hostile "$name" "$n" 2001)" "$attacker"
+		pids[$name]=$pid
+	done <<<"$clients"
+	begin carol hostile.outside ready env "$(hostile memory 536870912 2003)" "$attacker"
 	pids[outside]=$pid
 	want "the length of the command line" "$(head -c 1M "/proc/${pids[memory]}/cmdline" | wc -c)" $((1 << 20))
 	# With a new cgroup, its largest memory is that from here on.
 	systemctl restart gpushared.service
 	until_true 60 answers
 	before=$(property gpushared.service MainPID)
-	for program in memory descriptors threads; do
+	for program in "${!pids[@]}"; do
+		[ "$program" != outside ] || continue
 		began=$(uptime_ms)
 		out=$(as alice timeout 60 gpushare lease attach --pid "${pids[$program]}" -t vision --grant dev 2>&1) || die "attach of $program: $out"
 		note "attach of a process with much $program: $(($(uptime_ms) - began)) ms"
@@ -301,22 +307,44 @@ check_front() {
 	want "conditions" "$(field '[.node.conditions[]? | select(.kind == "front") | .message] | join("; ")')" ""
 }
 
-# A caller without a role and a member pass sockets whose close lasts a minute, beyond the limits of connections and within them. Root,
-# the member and the end of the daemon do not wait for one.
+# Each client that sends to the socket is a member and a caller without a role at the same time. Root and another member have their answers
+# meanwhile, and the daemon goes on.
+check_clients() {
+	local kind name n who began daemon
+	local -a pids
+	daemon=$(property gpushared.service MainPID)
+	while read -r kind name n who; do
+		[ "$kind" = socket ] || continue
+		pids=()
+		begin alice hostile.member ready env "$(hostile "$name" "$n" 2001)" "$attacker"
+		pids+=("$pid")
+		if [ "$who" = any ]; then
+			begin carol hostile.outside ready env "$(hostile "$name" "$n" 2003)" "$attacker"
+			pids+=("$pid")
+		fi
+		began=$(uptime_ms)
+		timeout 60 gpushare status >/dev/null </dev/null || die "next to $name root gets no answer"
+		as bob timeout 60 gpushare status >/dev/null </dev/null || die "next to $name another member gets no answer"
+		note "$name: root and another member have their answers after $(($(uptime_ms) - began)) ms"
+		kill -KILL "${pids[@]}"
+		want "the daemon after $name" "$(property gpushared.service MainPID)" "$daemon"
+	done <<<"$clients"
+}
+
+# Sockets whose close lasts a minute are passed, beyond the limits of connections and within them. The front stays, and the end of the
+# daemon does not wait for one.
 check_passed() {
-	local front began
+	local front began n
 	local -a pids
 	front=$(pgrep -x gpushare-front)
-	begin carol hostile.outside ready env "GPUSHARE_TEST_HOSTILE=passing 40 2003 /run/gpushare/gpushare.sock" "$attacker"
+	n=$(awk '$2 == "passing" { print $3 }' <<<"$clients")
+	begin carol hostile.outside ready env "$(hostile passing "$n" 2003)" "$attacker"
 	pids+=("$pid")
-	begin alice hostile.passing ready env "GPUSHARE_TEST_HOSTILE=passing 60 2001 /run/gpushare/gpushare.sock" "$attacker"
+	begin alice hostile.member ready env "$(hostile passing "$n" 2001)" "$attacker"
 	pids+=("$pid")
-	note "passed: $(cat /run/lab/hostile.outside /run/lab/hostile.passing | xargs)"
-	began=$(uptime_ms)
+	note "passed: $(cat /run/lab/hostile.outside /run/lab/hostile.member | xargs)"
 	timeout 20 gpushare status >/dev/null || die "root gets no answer"
-	as alice timeout 20 gpushare status >/dev/null || die "a member gets no answer"
 	want "the front" "$(pgrep -x gpushare-front)" "$front"
-	note "root and a member have their answers after $(($(uptime_ms) - began)) ms"
 	began=$(uptime_ms)
 	timeout 30 systemctl restart gpushared.service || die "the daemon does not end"
 	note "it started again in $(($(uptime_ms) - began)) ms"
