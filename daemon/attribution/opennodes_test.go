@@ -33,7 +33,8 @@ func TestOwn(t *testing.T) {
 	unknown := errors.New("no BPF")
 	check := func(name string, by *openedBy, failed error, want bool) {
 		t.Helper()
-		n := &OpenNodes{nodes: []openNode{node}, byPID: map[int][]openNode{pid: {node}}, owns: map[int]planner.OpenDevices{}, failed: failed}
+		n := &OpenNodes{nodes: []openNode{node}, failed: failed}
+		n.byPID, n.owns = map[int][]openNode{pid: {node}}, map[int]planner.OpenDevices{}
 		if by != nil {
 			n.openers = map[openedBy]bool{*by: true}
 		}

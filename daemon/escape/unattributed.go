@@ -112,7 +112,8 @@ func (x *unattributedTracker) report(d *Escapes, want *state.Desired, found []un
 		}
 		text := fmt.Sprintf("%s uses %s %s; %s", s.subject(), s.where, what, decision)
 		if s.received != "" {
-			text = fmt.Sprintf("%s has %s open %s; it is not stopped for that, and closes nothing: %s", s.subject(), s.where, what, s.received)
+			const format = "%s has %s open %s; it is not stopped for that, and closes nothing: %s"
+			text = fmt.Sprintf(format, s.subject(), s.where, what, s.received)
 		}
 		if s.closes {
 			text += "; no lease gets what it uses until it ends"
@@ -296,41 +297,54 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			if !d.mayBeOutside(pid) {
 				continue
 			}
-			mode := want.Mode(g.Identity.UUID)
-			st, ok := d.unattributed(pid)
+			s, st, places, ok := x.opened(ctx, d, want.Mode(g.Identity.UUID), g, pid, quiesced)
 			if !ok {
-				for _, place := range openPlaces(g, mode, open, pid) {
-					st, id, elsewhere := d.fromElsewhere(pid, place)
-					if !elsewhere {
-						continue
-					}
-					s := unattributedProcess{opened: true, lease: id}
-					own, received := x.closed.own(ctx, pid)
-					if s.closes = slices.Contains(openPlaces(g, mode, own, pid), place); s.closes {
-						occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
-					} else {
-						s.received = received
-					}
-					add(s, g, st)
-				}
 				continue
 			}
-			s := unattributedProcess{opened: true}
-			if d.whyExempt(attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()) == "" {
-				own, received := x.closed.own(ctx, pid)
-				if !slices.Contains(own.Users(g.Identity.UUID), pid) {
-					s.received = received
-				}
-				for _, place := range openPlaces(g, mode, own, pid) {
-					occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
-					s.closes = true
-				}
+			for _, place := range places {
+				occupied[occupant{process: cgroup.Process{PID: pid, Start: st.Start}, place: place, opened: true}] = true
 			}
 			add(s, g, st)
 		}
 	}
 	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
 	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
+}
+
+// opened returns a process that has a GPU or one of its instances open and is in no lease, or in one of another place, and the places
+// that it takes from leases.
+func (x *unattributedTracker) opened(
+	ctx context.Context, d *Escapes, mode string, g *observe.GPU, pid int, quiesced func() []string,
+) (s unattributedProcess, st procfs.Stat, places []store.Where, ok bool) {
+	s.opened = true
+	if st, ok = d.unattributed(pid); ok {
+		if d.whyExempt(attribution.ServesMPS(g.ControlDaemons(), st), st, quiesced()) == "" {
+			own, received := x.closed.own(ctx, pid)
+			if !slices.Contains(own.Users(g.Identity.UUID), pid) {
+				s.received = received
+			}
+			places = openPlaces(g, mode, own, pid)
+		}
+		s.closes = len(places) > 0
+		return s, st, places, true
+	}
+	for _, place := range openPlaces(g, mode, &x.closed.users, pid) {
+		there, id, elsewhere := d.fromElsewhere(pid, place)
+		if !elsewhere {
+			continue
+		}
+		st, s.lease, ok = there, id, true
+		own, received := x.closed.own(ctx, pid)
+		if slices.Contains(openPlaces(g, mode, own, pid), place) {
+			places = append(places, place)
+		} else {
+			s.received = received
+		}
+	}
+	if s.closes = len(places) > 0; s.closes {
+		s.received = ""
+	}
+	return s, st, places, ok
 }
 
 // withProcess adds a process once, with the first GPU that it uses. What it received shields nothing else that it has.

@@ -164,7 +164,8 @@ func TestADevicePassedToAnotherUser(t *testing.T) {
 	awaitStatus(t, n, "the end of the sender's lease", func(s *api.Status) bool { return leaseByID(s, sent) == nil })
 	who := fmt.Sprintf("pid %d (", victim.Process.Pid)
 	awaitStatus(t, n, "no condition says what the process has", func(s *api.Status) bool {
-		return hasCondition(s, "unattributed", who) && hasCondition(s, "unattributed", "has GPU 3 open without a lease; it is not stopped for that")
+		return hasCondition(s, "unattributed", who) &&
+			hasCondition(s, "unattributed", "has GPU 3 open without a lease; it is not stopped for that")
 	})
 	if r := n.CLI(soon(t), "run", "-q", "-t", "red", "--grant", "whole", "--", "true"); r.Code != 0 {
 		t.Errorf("the GPU is not granted: %d: %s", r.Code, r.Err)
