@@ -376,7 +376,8 @@ func TestHostileClients(t *testing.T) {
 						began := time.Now()
 						r := requester.request(t, "GET", "/v1/status", "")
 						if elapsed := time.Since(began); r.Status != 200 || elapsed > mostUnderFlood {
-							t.Errorf("next to one that %s: %s gets %d after %v: %.200s", c.Does, columnNames()[other], r.Status, elapsed, r.Body)
+							who := columnNames()[other]
+							t.Errorf("next to one that %s: %s gets %d after %v: %.200s", c.Does, who, r.Status, elapsed, r.Body)
 						}
 					}
 				}

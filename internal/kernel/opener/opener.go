@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/asm"
@@ -38,8 +39,12 @@ type Reader struct {
 	files *ebpf.Map
 	iter  *link.Iter
 	prog  *ebpf.Program
-	err   error // why there is none
+	err   error // why there is none, when it was last tried
+	tried time.Time
 }
+
+// retryInterval is how often a program that could not be loaded is loaded again: the kernel may lack it, or memory or a descriptor may.
+const retryInterval = time.Minute
 
 // mostFiles bounds the files of one question, and mostOpened what is read as its answer.
 const (
@@ -76,8 +81,8 @@ func (r *Reader) Read(ctx context.Context, files []File) ([]Opened, error) {
 }
 
 func (r *Reader) read(files []File) (out []Opened, err error) {
-	if r.iter == nil && r.err == nil {
-		r.err = r.load()
+	if r.iter == nil && (r.tried.IsZero() || time.Since(r.tried) > retryInterval) {
+		r.tried, r.err = time.Now(), r.load()
 	}
 	if r.err != nil {
 		return nil, r.err
@@ -86,7 +91,7 @@ func (r *Reader) read(files []File) (out []Opened, err error) {
 		return nil, fmt.Errorf("cannot read who opened %d files: at most %d", len(files), mostFiles)
 	}
 	for _, f := range files {
-		if err := r.files.Put(f.key(), uint32(1)); err != nil {
+		if err := r.files.Put(f.key(), uint64(0)); err != nil {
 			return nil, fmt.Errorf("cannot name a file to the kernel: %w", err)
 		}
 		defer func() { _ = r.files.Delete(f.key()) }() // It is there: it was put.
@@ -137,7 +142,7 @@ func (r *Reader) load() (err error) {
 		}
 	}()
 	if r.files, err = ebpf.NewMap(&ebpf.MapSpec{
-		Name: "gpushare_files", Type: ebpf.Hash, KeySize: 16, ValueSize: 4, MaxEntries: mostFiles,
+		Name: "gpushare_files", Type: ebpf.Hash, KeySize: 16, ValueSize: 8, MaxEntries: mostFiles,
 	}); err != nil {
 		return err
 	}
@@ -166,7 +171,8 @@ const (
 	pidAt, uidAt           = keyAt + 16, keyAt + 20
 )
 
-// program runs for each open file of each process, and writes those that the map has: the key, the process and the user.
+// program runs for each open file of each process, and writes those that the map has: the key, the process and the user. The value in the
+// map is the process and the user that were written last: a process may have a file open as often as it likes.
 func program(l *layout, files *ebpf.Map) asm.Instructions {
 	return asm.Instructions{
 		asm.Mov.Reg(asm.R6, asm.R1),
@@ -189,16 +195,23 @@ func program(l *layout, files *ebpf.Map) asm.Instructions {
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt),
 		asm.FnMapLookupElem.Call(),
 		asm.JEq.Imm(asm.R0, 0, "end"),
+		asm.Mov.Reg(asm.R9, asm.R0),
 		asm.LoadMem(asm.R1, asm.R7, l.tgid, asm.Word),
 		asm.StoreMem(asm.RFP, pidAt, asm.R1, asm.Word),
 		asm.LoadMem(asm.R1, asm.R8, l.cred, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R1, l.uid, asm.Word),
 		asm.StoreMem(asm.RFP, uidAt, asm.R1, asm.Word),
+		asm.LoadMem(asm.R1, asm.RFP, pidAt, asm.DWord),
+		asm.LoadMem(asm.R2, asm.R9, 0, asm.DWord),
+		asm.JEq.Reg(asm.R1, asm.R2, "end"), // It was written last.
 		asm.LoadMem(asm.R1, asm.R6, metaAt, asm.DWord),
 		asm.LoadMem(asm.R1, asm.R1, 0, asm.DWord), // its seq_file, the first field of struct bpf_iter_meta
 		asm.Mov.Reg(asm.R2, asm.RFP), asm.Add.Imm(asm.R2, keyAt),
 		asm.Mov.Imm(asm.R3, recordSize),
-		asm.FnSeqWrite.Call(), // What does not fit is written at the next read.
+		asm.FnSeqWrite.Call(),
+		asm.JNE.Imm(asm.R0, 0, "end"), // What does not fit is written at the next read.
+		asm.LoadMem(asm.R1, asm.RFP, pidAt, asm.DWord),
+		asm.StoreMem(asm.R9, 0, asm.R1, asm.DWord),
 		asm.Mov.Imm(asm.R0, 0).WithSymbol("end"),
 		asm.Return(),
 	}

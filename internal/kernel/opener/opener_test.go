@@ -127,3 +127,32 @@ func TestOneReadingAtATime(t *testing.T) {
 		t.Errorf("a second reading: %v", err)
 	}
 }
+
+// A process that has a file open many times is in the answer once.
+func TestManyDescriptorsOfAFile(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("loading a program into the kernel needs root")
+	}
+	var r Reader
+	if _, err := r.Read(t.Context(), nil); err != nil {
+		t.Skipf("needs BPF: %v", err)
+	}
+	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for range 1000 {
+		fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer unix.Close(fd)
+	}
+	for range 2 {
+		opened, err := r.Read(t.Context(), []File{fileOf(t, f.Name())})
+		if err != nil || len(opened) != 1 || opened[0].PID != os.Getpid() || opened[0].UID != 0 {
+			t.Errorf("%+v, %v", opened, err)
+		}
+	}
+}
