@@ -92,7 +92,8 @@ func TestTheNextLeaseWaits(t *testing.T) {
 		if d := time.Since(began); d != 20*time.Second {
 			t.Errorf("it waited for %v", d)
 		}
-		if !strings.Contains(shown.Waiting, "may start at "+until) || shown.ExpectedStart == nil || !shown.ExpectedStart.Equal(began.Add(20*time.Second)) {
+		if !strings.Contains(shown.Waiting, "may start at "+until) || shown.ExpectedStart == nil ||
+			!shown.ExpectedStart.Equal(began.Add(20*time.Second)) {
 			t.Errorf("while it waited it was shown as %q, expected at %v", shown.Waiting, shown.ExpectedStart)
 		}
 	})

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// What a lease used too much, and what was learned of it, belongs to its payer. The next lease of the payer goes on with it: otherwise short
-// leases would have no debt, and each its trial.
+// What a lease used too much, and what was learned of it, belongs to its payer. The next lease of the payer goes on with it: otherwise
+// short leases would have no debt, and each its trial.
 
 const (
 	// payerKept is how long it is kept while the payer has no lease here.

@@ -57,11 +57,12 @@ func TestWaits(t *testing.T) {
 	if until, n := b.Waits(p, at); n != 0 || !until.IsZero() {
 		t.Fatalf("one who was never ended waits until %v", until)
 	}
-	for i, want := range []time.Duration{5, 10, 20, 40, 80, 160, 300, 300} {
+	for i, seconds := range []int{5, 10, 20, 40, 80, 160, 300, 300} {
+		want := time.Duration(seconds) * time.Second
 		b.End(p, at)
 		until, n := b.Waits(p, at)
-		if n != i+1 || until.Sub(at) != want*time.Second {
-			t.Fatalf("after %d ends it waits %v, want %d s", n, until.Sub(at), want)
+		if n != i+1 || until.Sub(at) != want {
+			t.Fatalf("after %d ends it waits %v, want %v", n, until.Sub(at), want)
 		}
 		if _, n := b.Waits(p, until); n != 0 {
 			t.Fatalf("it waits at %v, when its wait is over", until)

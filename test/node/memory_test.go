@@ -199,7 +199,11 @@ tenants:
 		for ctx.Err() == nil {
 			gpu := strconv.Itoa(count / 2 % 2)
 			count++
-			n.CLI(ctx, append([]string{"run", "-t", "blue", "--gpu", gpu, "--wait", "--"}, n.Burn("--memory", "38GiB", "--hold", "--ignore-term")...)...)
+			n.CLI(
+				ctx,
+				append(
+					[]string{"run", "-t", "blue", "--gpu", gpu, "--wait", "--"},
+					n.Burn("--memory", "38GiB", "--hold", "--ignore-term")...)...)
 		}
 		runs <- count
 	}()

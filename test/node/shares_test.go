@@ -105,7 +105,11 @@ tenants:
 	for range 4 {
 		loops.Go(func() {
 			for ctx.Err() == nil {
-				n.CLI(ctx, append([]string{"run", "-t", "blue", "--"}, n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10", "--seconds", "2")...)...)
+				n.CLI(
+					ctx,
+					append(
+						[]string{"run", "-t", "blue", "--"},
+						n.Burn("--memory", "64MiB", "--kernel", "5ms", "--queue", "10", "--seconds", "2")...)...)
 			}
 		})
 	}

@@ -32,8 +32,8 @@
 // virtual GPUs). The phase named install installs its package and applies guest/node/spec.yaml; phases after it find vision (alice)
 // and speech (bob) with running jobs (job vision dev, job vision train, job speech serve), and leave them running.
 //
-// The phase named documents is alone in the boot of a new host, as ansible is: it installs the package as docs/install.md says, and walks through the
-// README and the pages. A page with commands is one of its checks (test/docs: TestEveryBlockIsRun).
+// The phases named documents and ansible are each alone in the boot of a new host. The first installs the package as docs/install.md says,
+// and walks through the README and the pages. A page with commands is one of its checks (test/docs: TestEveryBlockIsRun).
 //
 // Users log in as on a real host, through PAM and logind:
 //
