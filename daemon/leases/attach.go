@@ -135,6 +135,13 @@ func (ls *Leases) targetProcess(ctx context.Context, caller *server.Caller, pid 
 			Hint:    "an administrator may attach it",
 		}
 	}
+	if of := procfs.ProcessOf(pid); of != pid && of != 0 { // /proc has threads by their own ids too.
+		return nil, &api.Error{
+			Kind:    api.KindInvalid,
+			Message: fmt.Sprintf("cannot attach %s: it is a thread of process %d: attach that", what, of),
+			Hint:    fmt.Sprintf("use --pid %d", of),
+		}
+	}
 	if why := ls.notAttachable(pid); why != "" {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: "cannot attach " + what + ": " + why}
 	}

@@ -48,8 +48,12 @@ func programOf(q *api.LeaseRequest, c *server.Caller) (*launch.Program, error) {
 		return nil, &api.Error{Kind: api.KindInvalid, Message: err.Error()}
 	}
 	var err error
-	if p.Credentials, err = launch.CredentialsOf(launch.Process(c.Process)); err != nil {
-		return nil, &api.Error{Kind: api.KindDenied, Message: err.Error(), Hint: "run it where the daemon runs, not inside a container"}
+	if p.Credentials, err = launch.CredentialsOf(launch.Process(c.Process), c.UID); err != nil {
+		return nil, &api.Error{
+			Kind:    api.KindDenied,
+			Message: err.Error(),
+			Hint:    "run it where the daemon runs, not inside a container, and as one user",
+		}
 	}
 	p.Credentials.UID, p.Credentials.GID, p.Credentials.Groups = c.UID, c.GID, c.Groups
 	return p, nil

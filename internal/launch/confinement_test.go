@@ -85,7 +85,7 @@ func callerOf(t *testing.T, argv ...string) Credentials {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := CredentialsOf(Process{pid, start})
+	o, err := CredentialsOf(Process{pid, start}, os.Getuid())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -218,7 +218,7 @@ func TestCredentialsOfAnotherProcess(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o, err := CredentialsOf(Process{os.Getpid(), start + 1}); err == nil {
+	if o, err := CredentialsOf(Process{os.Getpid(), start + 1}, os.Getuid()); err == nil {
 		t.Errorf("the attributes of another process were read: %+v", o)
 	}
 }

@@ -66,7 +66,7 @@ func shellProgram(t *testing.T, script string) *Program {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := CredentialsOf(me)
+	o, err := CredentialsOf(me, os.Getuid())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -85,10 +86,13 @@ func (p *Program) Check() error {
 	return nil
 }
 
-// CredentialsOf reads what the kernel reports of a process in addition to its socket credentials.
-func CredentialsOf(p Process) (Credentials, error) {
+// CredentialsOf reads what the kernel reports of a process in addition to its socket credentials, which have the uid. A program that
+// changes its user on execution (setuid), as sudo, has the limits and the confinement of that user: they are not the caller's.
+func CredentialsOf(p Process, uid int) (Credentials, error) {
+	before := runsAs(p.PID, uid)
 	o, err := readCredentials(strconv.Itoa(p.PID))
 	o.Login = loginOf(p.PID)
+	after := runsAs(p.PID, uid)
 	// All of it was read by pid. It is of this process if that has the pid afterwards.
 	if start, serr := procfs.Start(p.PID); serr != nil || start != p.Start {
 		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: %w", p.PID, procfs.ErrNoProcess)
@@ -96,7 +100,16 @@ func CredentialsOf(p Process) (Credentials, error) {
 	if err != nil {
 		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: its attributes cannot be read: %w", p.PID, err)
 	}
+	if !before || !after {
+		return Credentials{}, fmt.Errorf("cannot start a program for pid %d: it does not run as uid %d alone, which connected", p.PID, uid)
+	}
 	return o, nil
+}
+
+// runsAs reports whether a process has the ids of one user, also those that it could take again.
+func runsAs(pid, uid int) bool {
+	ids, err := procfs.UIDs(pid)
+	return err == nil && !slices.ContainsFunc(ids, func(id int) bool { return id != uid })
 }
 
 func readCredentials(pid string) (o Credentials, err error) {

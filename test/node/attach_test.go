@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gpushare/gpushare/api"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/test/enumeration"
 	"github.com/gpushare/gpushare/test/harness"
 )
@@ -66,6 +67,24 @@ func awaitOnGPU(t *testing.T, n *harness.Node, gpu, pid int, condition func(api.
 	})
 }
 
+// threadOf is a thread of a process that is not its first one.
+func threadOf(t *testing.T, pid int) (tid int) {
+	t.Helper()
+	err := harness.Await(soon(t), 10*time.Millisecond, "the process has no second thread", func() (bool, error) {
+		threads, err := procfs.Threads(pid)
+		for _, at := range threads {
+			if at.TID != pid {
+				tid = at.TID
+			}
+		}
+		return tid != 0, err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tid
+}
+
 // attach attaches and returns the id of the lease.
 func attach(t *testing.T, n *harness.Node, args ...string) string {
 	t.Helper()
@@ -96,6 +115,12 @@ func TestAttach(t *testing.T) {
 	}{
 		{"nothing", nil, api.ExitUsage, "--pid"},
 		{"no process", []string{"--pid", "4194304"}, api.ExitFailed, "no such process"},
+		{
+			"a thread",
+			[]string{"--pid", fmt.Sprint(threadOf(t, n.SimPID()))},
+			api.ExitUsage,
+			fmt.Sprintf("it is a thread of process %d: attach that", n.SimPID()),
+		},
 		{"the first process", []string{"--pid", "1"}, api.ExitUsage, "descendant"},
 		{"the daemon", []string{"--pid", fmt.Sprint(n.DaemonPID())}, api.ExitUsage, "it is an ancestor of gpushared"},
 		{"the process that started the daemon", []string{"--pid", fmt.Sprint(os.Getpid())}, api.ExitUsage, "it is an ancestor of gpushared"},

@@ -40,7 +40,9 @@ type probe struct {
 	Keeps  bool   // instead: it receives that descriptor and keeps it
 	Silent bool   // instead: it connects to Socket, a control socket of MPS, and says nothing
 	Joins  bool   // instead: it connects to Socket, a control socket of MPS, says nothing for 10 ms, ends the connection and begins again
-	Fork   string // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
+	// Becomes is, instead, a program that it executes when it was answered. It prints the descriptor of its connection before.
+	Becomes []string `json:",omitempty"`
+	Fork    string   // instead: processes whose parents have ended; it writes their pids to Socket, a named pipe
 }
 
 // reply is the answer. Of an endless answer only the beginning is kept.
@@ -77,6 +79,8 @@ func TestMain(m *testing.M) {
 		} else if p.Joins {
 			p.join()
 			os.Exit(0)
+		} else if p.Becomes != nil {
+			p.become()
 		} else if p.Method == "" {
 			serve(p.Socket)
 			os.Exit(0)

@@ -32,7 +32,7 @@ func Threads(pid int) ([]Thread, error) {
 		t := Thread{TID: tid}
 		t.State, t.Tracer = parseThread(string(b))
 		if t.Tracer != 0 {
-			t.Tracer = processOf(t.Tracer)
+			t.Tracer = ProcessOf(t.Tracer)
 		}
 		threads = append(threads, t)
 	}
@@ -84,8 +84,8 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// processOf returns the pid of a thread's process; 0 if there is no such thread.
-func processOf(tid int) int {
+// ProcessOf returns the pid of a thread's process; 0 if there is no such thread.
+func ProcessOf(tid int) int {
 	b, err := readFile(tid, "status")
 	if err != nil {
 		return 0
