@@ -1,10 +1,14 @@
 package enforce
 
 import (
+	"context"
 	"errors"
+	"fmt"
 
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
+	"github.com/gpushare/gpushare/daemon/stop"
+	"github.com/gpushare/gpushare/internal/kernel/procfs"
 	"github.com/gpushare/gpushare/lease"
 	"github.com/gpushare/gpushare/quota"
 )
@@ -35,6 +39,9 @@ func (en *Enforcer) permit(l *lease.Lease, used *leaseUse, stage string) error {
 		if stage == quota.StageStopping {
 			return errMemoryFirst
 		}
+		if err := en.others(l); err != nil {
+			return err
+		}
 		at := cgroup.JobCgroup{Layout: layouts[l.Engine.Name()], Paths: l.Cgroups()}
 		var pids []int
 		if used != nil {
@@ -52,4 +59,21 @@ func (en *Enforcer) permit(l *lease.Lease, used *leaseUse, stage string) error {
 		en.Jobs.Forbid(l.ID)
 	}
 	return why
+}
+
+// others returns why a lease is not frozen whose cgroups another engine than root named: processes of other users are in them.
+func (en *Enforcer) others(l *lease.Lease) error {
+	if stop.NamedByRoot(l) {
+		return nil
+	}
+	members, err := en.Attribution.PortOf(l).Members(context.Background(), l.ID)
+	if err != nil {
+		return err
+	}
+	for _, m := range members {
+		if d := stop.DecideNamed(l, m.PID); d == stop.IsRoot || d == stop.IsOther {
+			return fmt.Errorf("pid %d (%s) in its cgroup is not of %s", m.PID, procfs.Name(m.PID), l.User)
+		}
+	}
+	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/server"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/lease"
 )
 
@@ -80,6 +81,11 @@ func (en *Engines) cgroupOf(c *server.Call, q *api.EngineRequest, l *lease.Lease
 			return "", nil, err
 		}
 		return en.Cgroups.EngineCgroup(q.Cgroup, uid, c.Caller.UID)
+	}
+	if err := en.mayName(c.Caller, l, q.Cgroup); err != nil {
+		return "", nil, err
+	}
+	switch {
 	case l.AwaitsCgroup():
 		return en.Cgroups.EngineCgroup(q.Cgroup, l.UID, c.Caller.UID)
 	case l.Kept():
@@ -87,6 +93,21 @@ func (en *Engines) cgroupOf(c *server.Call, q *api.EngineRequest, l *lease.Lease
 		return cg, nil, err
 	}
 	return "", nil, nil
+}
+
+// mayName refuses a cgroup of another engine than root for a lease of root, which may have every process in its cgroups stopped.
+func (en *Engines) mayName(caller *server.Caller, l *lease.Lease, name string) error {
+	if stop.RootOrSelf(caller.UID) || !stop.RootOrSelf(l.AttachedBy) {
+		return nil
+	}
+	if cg, err := en.Cgroups.CleanCgroup(name); err != nil || slices.Contains(l.Cgroups(), cg) {
+		return err
+	}
+	return &api.Error{
+		Kind:    api.KindDenied,
+		Message: fmt.Sprintf("cannot give lease %s cgroup %s: root requested the lease, and %s is not root", l.ID, name, caller.Name),
+		Hint:    "root names its cgroups; a lease with another key is of " + caller.Name,
+	}
 }
 
 // newRequest is the request for the lease of a key that never had one.

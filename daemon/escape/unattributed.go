@@ -307,6 +307,7 @@ func (x *unattributedTracker) find(ctx context.Context, d *Escapes, want *state.
 			add(s, g, st)
 		}
 	}
+	x.reportOthers(d, node)
 	d.setOccupants(func(map[occupant]bool) map[occupant]bool { return occupied })
 	return slices.DeleteFunc(out, func(s unattributedProcess) bool { return s.exempt == ownProcess })
 }

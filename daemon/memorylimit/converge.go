@@ -149,12 +149,18 @@ func (m *Limits) desired(want *state.Desired, node *observe.Node, g *observe.GPU
 		}
 	}
 	for i := range live {
-		if limit := limitOn(&live[i], id); limit > 0 && live[i].Isolation.Cgroup != "" {
-			out = append(out, leaseItem(&live[i], live[i].Isolation.Cgroup, limit))
-			for _, cg := range live[i].Cgroups() {
-				if cg != live[i].Isolation.Cgroup {
-					out = append(out, leaseItem(&live[i], cg, limit))
-				}
+		l := &live[i]
+		limit := limitOn(l, id)
+		if limit == 0 || l.Isolation.Cgroup == "" {
+			continue
+		}
+		cgroups := l.Cgroups()
+		if !slices.Contains(cgroups, l.Isolation.Cgroup) {
+			cgroups = append(cgroups, l.Isolation.Cgroup)
+		}
+		for _, cg := range cgroups {
+			if !m.ofOthers(l, cg) {
+				out = append(out, leaseItem(l, cg, limit))
 			}
 		}
 	}

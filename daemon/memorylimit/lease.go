@@ -6,10 +6,13 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/gpushare/gpushare/api"
 	"github.com/gpushare/gpushare/cgroup"
 	"github.com/gpushare/gpushare/daemon/planner"
 	"github.com/gpushare/gpushare/daemon/state"
+	"github.com/gpushare/gpushare/daemon/stop"
 	"github.com/gpushare/gpushare/gpu"
 	"github.com/gpushare/gpushare/internal/observe"
 	"github.com/gpushare/gpushare/lease"
@@ -51,7 +54,7 @@ func (m *Limits) Begin(ctx context.Context, l *lease.Lease, cg string) error {
 	defer cancel()
 	for _, id := range l.Place.GPUs {
 		a, limit := m.abilityOf(id), limitOn(l, id)
-		if limit == 0 || cg == "" || a.known && a.reason != "" {
+		if limit == 0 || cg == "" || m.ofOthers(l, cg) || a.known && a.reason != "" {
 			continue
 		}
 		var list []item
@@ -73,6 +76,16 @@ func (m *Limits) Begin(ctx context.Context, l *lease.Lease, cg string) error {
 		return refusal(l, c.Reason)
 	}
 	return nil
+}
+
+// ofOthers reports whether processes of others may be in a cgroup of a lease, whose allocations a limit would refuse: it is root's, and
+// another engine than root named it.
+func (m *Limits) ofOthers(l *lease.Lease, cg string) bool {
+	if stop.NamedByRoot(l) || m.Hierarchy == nil {
+		return false
+	}
+	var st unix.Stat_t
+	return unix.Stat(m.Hierarchy.Dir(cg), &st) != nil || st.Uid == 0
 }
 
 func (m *Limits) requiresHard(l *lease.Lease) bool {
@@ -153,6 +166,10 @@ func (m *Limits) Choice(l *lease.Lease) quota.MemoryChoice {
 	cg, n := m.present(l)
 	if n > 1 {
 		in.Driver.Reason = fmt.Sprintf("it has %d cgroups, and the driver limits each alone", n)
+		return quota.ChooseMemoryBackend(in)
+	}
+	if m.ofOthers(l, cg) {
+		in.Driver.Reason = "its cgroup is root's, and not root named it: processes of others may be there, which it would limit"
 		return quota.ChooseMemoryBackend(in)
 	}
 	id := l.Place.GPUs[0]

@@ -11,6 +11,9 @@ import (
 // DecideMember is Decide for one process of a lease. A process that was moved into a cgroup of gpushare may be stopped as its lease
 // may. Where the lease is in place its processes run where they ran before, and may be those of root or of the system.
 func DecideMember(l *lease.Lease, pid int) Decision {
+	if d := DecideNamed(l, pid); d != MayStop {
+		return d
+	}
 	if l.InPlace() && l.Origin != lease.OriginContainer {
 		return DecidePID(pid)
 	}

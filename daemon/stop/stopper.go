@@ -136,7 +136,7 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 	if err != nil || len(pids) == 0 {
 		return nil, 0, err
 	}
-	h, err := s.openMember(pids[0], l.ID)
+	h, err := s.openMember(pids[0], l)
 	if err != nil {
 		return nil, 0, nil //nolint:nilerr // It exited, or left the lease: the caller tries again.
 	}
@@ -145,7 +145,7 @@ func (s *Stopper) LargestProcess(ctx context.Context, l *lease.Lease, id gpu.UUI
 	return p, pids[0], nil
 }
 
-// ProcessesOn returns all processes of a lease on a GPU. nil: there is none.
+// ProcessesOn returns all processes of a lease on a GPU that may be stopped with it. nil: there is none.
 func (s *Stopper) ProcessesOn(ctx context.Context, l *lease.Lease, id gpu.UUID) (p *Processes, pids []int, err error) {
 	list, err := s.pidsOnGPUs(ctx, l, id)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *Stopper) ProcessesOn(ctx context.Context, l *lease.Lease, id gpu.UUID) 
 	}
 	p = s.processesOf(l, nil)
 	for _, pid := range list {
-		if h, err := s.openMember(pid, l.ID); err == nil { // Else it exited, or left the lease.
+		if h, err := s.openMember(pid, l); err == nil { // Else it exited, left the lease, or is of another user.
 			p.pidfds, pids = append(p.pidfds, h), append(pids, pid)
 		}
 	}
@@ -167,7 +167,7 @@ func (s *Stopper) ProcessesOn(ctx context.Context, l *lease.Lease, id gpu.UUID) 
 func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int, error)) *Processes {
 	p := &Processes{
 		watcher: s.watcherInPlace(l),
-		belongs: func(pid int) bool { leaseID, ok := s.Attribution.LeaseOf(pid); return ok && leaseID == l.ID },
+		belongs: func(pid int) bool { return s.stopsWith(l, pid) },
 	}
 	if pids == nil {
 		return p
@@ -179,7 +179,7 @@ func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int,
 		}
 		var pidfds []*procfs.Pidfd
 		for _, pid := range list {
-			if h, err := s.openMember(pid, l.ID); err == nil { // Else it exited, or left the lease.
+			if h, err := s.openMember(pid, l); err == nil { // Else it exited, left the lease, or is of another user.
 				pidfds = append(pidfds, h)
 			}
 		}
@@ -188,8 +188,14 @@ func (s *Stopper) processesOf(l *lease.Lease, pids func(context.Context) ([]int,
 	return p
 }
 
-// openMember opens a pidfd of a process of the lease, so that a signal reaches this process or none.
-func (s *Stopper) openMember(pid int, id string) (*procfs.Pidfd, error) {
+// stopsWith reports whether a process is in a lease now, and may be stopped with it.
+func (s *Stopper) stopsWith(l *lease.Lease, pid int) bool {
+	id, ok := s.Attribution.LeaseOf(pid)
+	return ok && id == l.ID && DecideNamed(l, pid) == MayStop
+}
+
+// openMember opens a pidfd of a process that stops with the lease, so that a signal reaches this process or none.
+func (s *Stopper) openMember(pid int, l *lease.Lease) (*procfs.Pidfd, error) {
 	start, err := procfs.Start(pid)
 	if err != nil {
 		return nil, err
@@ -199,7 +205,7 @@ func (s *Stopper) openMember(pid int, id string) (*procfs.Pidfd, error) {
 		return nil, err
 	}
 	// The lease is read after the pidfd was opened: before, the pid could be reused.
-	if leaseID, ok := s.Attribution.LeaseOf(pid); !ok || leaseID != id {
+	if !s.stopsWith(l, pid) {
 		p.Close()
 		return nil, fmt.Errorf("pid %d: %w", pid, cgroup.ErrWrongCgroup)
 	}
