@@ -57,11 +57,18 @@ var Clients = append([]Client{
 	},
 }, floods()...)
 
+// inMachines are the floods that also run by themselves in a virtual machine.
+var inMachines = []string{"connects", "events", "explains", "slow-list", flood.Mixed}
+
 // floods are the clients that only send, and all of them as one.
 func floods() (out []Client) {
 	for _, k := range append(flood.Names(), flood.Mixed) {
+		machine, why := 1, ""
+		if !slices.Contains(inMachines, k) {
+			machine, why = 0, "an emulated processor has no time for each: the client "+flood.Mixed+" does it there"
+		}
 		out = append(out, Client{
-			Name: k, Does: flood.Does(k), Attacks: keepsServing, Members: flood.OfMembers(k), N: 1, Machine: 1,
+			Name: k, Does: flood.Does(k), Attacks: keepsServing, Members: flood.OfMembers(k), N: 1, Machine: machine, Why: why,
 			run: func(n, uid int, socket string) (int, error) {
 				if err := become(uid); err != nil {
 					return 0, err
