@@ -183,7 +183,7 @@ var rules = map[string]rule{
 		pure: true,
 		why:  "owed is a table of values: quota and lease write into it, and pass the time",
 	},
-	"internal/step":   {strict: true, why: "a step is data that must be decodable after a restart"},
+	"internal/step": {strict: true, why: "a step is data that must be decodable after a restart"},
 	"internal/store": {
 		own: []string{"gpu", "internal/durable", "internal/faultpoint", "internal/locks", "internal/rename"},
 		why: "the store keeps bytes and their checksums; its users interpret them",

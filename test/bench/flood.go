@@ -74,7 +74,7 @@ const (
 func burden(what string) error {
 	begun := func() { fmt.Println(atIt) }
 	if what != burn {
-		return flood.Run(what, flood.Mixed, begun)
+		return flood.Run(what, flood.Mixed, flood.MixedWidth, begun)
 	}
 	for range runtime.GOMAXPROCS(0) {
 		go func() {

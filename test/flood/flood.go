@@ -12,14 +12,12 @@ import (
 	"time"
 )
 
-// Width is how many connections one flood holds: more than a user may have.
-const Width = 400
+// Width is how many connections one flood has: more than a user may have. EmulatedWidth is that in a virtual machine, whose emulated processor
+// needs a minute for as many, and MixedWidth that of a mixed flood: as many users flood as one.
+const Width, EmulatedWidth, MixedWidth = 400, 40, 140
 
-// Mixed is all kinds of floods in one, on fewer connections: as many users flood as one.
+// Mixed is all kinds of floods in one.
 const Mixed = "mixed"
-
-// mixedWidth is how many connections a mixed flood holds.
-const mixedWidth = 140
 
 // kind is one kind of flood.
 type kind struct {
@@ -88,11 +86,11 @@ func Names() []string {
 	return out
 }
 
-// Run opens connections of one kind in a loop, and calls begun after the first round. It does not return.
-func Run(socket, name string, begun func()) error {
-	width, names := Width, []string{name}
+// Run opens connections of one kind in a loop, as many at a time as width, and calls begun after the first round. It does not return.
+func Run(socket, name string, width int, begun func()) error {
+	names := []string{name}
 	if name == Mixed {
-		width, names = mixedWidth, Names()
+		names = Names()
 	}
 	if kinds[names[0]].each == nil {
 		return fmt.Errorf("there is no flood %q", name)

@@ -58,23 +58,26 @@ var Clients = append([]Client{
 }, floods()...)
 
 // inMachines are the floods that also run by themselves in a virtual machine.
-var inMachines = []string{"connects", "events", "explains", "slow-list", flood.Mixed}
+var inMachines = []string{"events", "slow-list", flood.Mixed}
 
 // floods are the clients that only send, and all of them as one.
 func floods() (out []Client) {
 	for _, k := range append(flood.Names(), flood.Mixed) {
-		machine, why := 1, ""
+		width, machine, why := flood.Width, flood.EmulatedWidth, ""
+		if k == flood.Mixed {
+			width = flood.MixedWidth
+		}
 		if !slices.Contains(inMachines, k) {
 			machine, why = 0, "an emulated processor has no time for each: the client "+flood.Mixed+" does it there"
 		}
 		out = append(out, Client{
-			Name: k, Does: flood.Does(k), Attacks: keepsServing, Members: flood.OfMembers(k), N: 1, Machine: machine, Why: why,
+			Name: k, Does: flood.Does(k), Attacks: keepsServing, Members: flood.OfMembers(k), N: width, Machine: machine, Why: why,
 			run: func(n, uid int, socket string) (int, error) {
 				if err := become(uid); err != nil {
 					return 0, err
 				}
 				begun, failed := make(chan struct{}), make(chan error, 1)
-				go func() { failed <- flood.Run(socket, k, func() { close(begun) }) }()
+				go func() { failed <- flood.Run(socket, k, n, func() { close(begun) }) }()
 				select {
 				case <-begun:
 					return n, nil
