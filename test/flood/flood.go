@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Width is how many connections one flood has: more than a user may have. EmulatedWidth is that in a virtual machine, whose emulated processor
-// needs a minute for as many, and MixedWidth that of a mixed flood: as many users flood as one.
+// Width is how many connections one flood has: more than a user may have. EmulatedWidth is that in a virtual machine, whose emulated
+// processor needs a minute for as many, and MixedWidth that of a mixed flood: as many users flood as one.
 const Width, EmulatedWidth, MixedWidth = 400, 40, 140
 
 // Mixed is all kinds of floods in one.
