@@ -83,18 +83,6 @@ func (st *account) used() (sum uint64) {
 	return sum
 }
 
-// Frozen lists the leases that the policy has frozen.
-func (e *Escalation) Frozen() (leases []string) {
-	for _, st := range e.accounts {
-		for lease, o := range st.leases {
-			if o.frozen != nil {
-				leases = append(leases, lease)
-			}
-		}
-	}
-	return leases
-}
-
 // The stages of a lease in the escalation, as they are shown.
 const (
 	StageNotice   = "notice"

@@ -11,8 +11,9 @@ import (
 const (
 	// payerKept is how long it is kept while the payer has no lease here.
 	payerKept = 10 * time.Minute
-	// mostPayers is how many ended leases are kept so: those that ended last.
-	mostPayers = 64
+	// mostKept is how many ended leases are kept so. Of the payer with the most of them the first is dropped: no payer's leases end what
+	// another one owes.
+	mostKept = 64
 )
 
 // payer is what is kept of a lease that has ended.
@@ -34,10 +35,23 @@ func (s *Scheduler) leave(m *member) {
 		m.deficit -= m.own.charge(s.last-s.start) + m.backlog.mean // Its slice ends with it, and is owed.
 	}
 	s.left.list = slices.DeleteFunc(s.left.list, func(p payer) bool { return s.last >= p.at+payerKept })
-	if n := len(s.left.list) - mostPayers + 1; n > 0 {
-		s.left.list = slices.Delete(s.left.list, 0, n)
-	}
 	s.left.list = append(s.left.list, payer{m.Payer, s.last, m})
+	if len(s.left.list) > mostKept {
+		s.left.dropOne()
+	}
+}
+
+// dropOne drops the first of the payer that has most.
+func (x *Payers) dropOne() {
+	count, most := map[string]int{}, ""
+	for i := range x.list {
+		name := x.list[i].name
+		if count[name]++; count[name] > count[most] {
+			most = name
+		}
+	}
+	i := slices.IndexFunc(x.list, func(p payer) bool { return p.name == most })
+	x.list = slices.Delete(x.list, i, i+1)
 }
 
 // Leave ends the scheduler and returns what payers owe, for Continue of another one whose times begin at the same moment. The caller

@@ -69,18 +69,22 @@ func TestASecondLeaseOfAPayer(t *testing.T) {
 	}
 }
 
-// What is kept is bounded, and the lease that owes most goes on first.
+// What is kept is bounded, the lease that owes most goes on first, and the many leases of one payer do not end what another one owes.
 func TestKeptPayersAreBounded(t *testing.T) {
 	s := NewScheduler(Config{})
-	for i := range 3 * mostPayers {
+	s.leave(&member{Member: Member{Payer: "blue"}, deficit: -time.Second})
+	for i := range 3 * mostKept {
 		m := &member{Member: Member{Payer: "red"}, deficit: -time.Duration(i) * time.Millisecond}
 		s.leave(m)
 	}
-	if n := len(s.left.list); n != mostPayers {
+	if n := len(s.left.list); n != mostKept {
 		t.Errorf("%d are kept", n)
 	}
 	m := s.joins(Member{Lease: "x", Payer: "red"})
-	if want := -time.Duration(3*mostPayers-1) * time.Millisecond; m.deficit != want || len(s.left.list) != mostPayers-1 {
+	if want := -time.Duration(3*mostKept-1) * time.Millisecond; m.deficit != want || len(s.left.list) != mostKept-1 {
 		t.Errorf("it owes %v, want %v; %d are kept", -m.deficit, -want, len(s.left.list))
+	}
+	if m := s.joins(Member{Lease: "y", Payer: "blue"}); m.deficit != -time.Second {
+		t.Errorf("another payer owes %v", -m.deficit)
 	}
 }
