@@ -96,6 +96,8 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 			next, changed = again(m.State.Stored(), next)
 			return m.begin(ctx, node, &next)
 		})
+		// What is in the way may end without a sign. Before, the loop would find this change under way and take that for what is waited for.
+		m.Wake.Set()
 	}
 	if err != nil {
 		return err
@@ -142,7 +144,6 @@ func (m *Maintenance) begin(ctx context.Context, node *observe.Node, now *store.
 	m.Events.Publish(api.Event{Kind: "maintenance.on", Message: closing.MaintenanceText(now)})
 	m.Converger.Refresh(ctx, node)
 	m.advance(ctx)
-	m.Wake.Set() // What was in the way may end without a sign.
 	return nil
 }
 
