@@ -29,7 +29,7 @@ func (r *requester) owes(g *Grant) (until time.Time, why string) {
 		return time.Time{}, ""
 	}
 	return until, fmt.Sprintf(
-		"%s of %s with grant %s ended for GPU memory above the limit within an hour: the next one may start at %s",
+		"%s of %s with grant %s ended within an hour for GPU memory above the limit: the next one may start at %s",
 		text.Count(ended, "lease"), r.name, g.Spec.Name, until.Local().Format(time.TimeOnly),
 	)
 }

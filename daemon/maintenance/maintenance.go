@@ -96,7 +96,7 @@ func (m *Maintenance) PostOn(c *server.Call) error {
 			next, changed = again(m.State.Stored(), next)
 			return m.begin(ctx, node, &next)
 		})
-		// What is in the way may end without a sign. Before, the loop would find this change under way and take that for what is waited for.
+		// What is in the way may end without a sign. Within the change the loop would find that one under way, and wait for it.
 		m.Wake.Set()
 	}
 	if err != nil {
