@@ -117,11 +117,11 @@ func (s *sampler) loop(ctx context.Context) {
 
 // end thaws what the loop has frozen.
 func (s *sampler) end() {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
 	if s.sending {
 		s.noteSignal(<-s.sent) // It has a deadline.
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
 	// No lease is here any more: the frozen ones are thawed, and what their users have used of their graces is owed.
 	for _, a := range s.control.Failed(s.now(), nil) {
 		s.act(ctx, a, nil)

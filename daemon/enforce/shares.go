@@ -24,7 +24,7 @@ const freezeTimeout = 50 * time.Millisecond
 type Shares struct {
 	mu   locks.Mutex[locks.Shares] // protects GPUs
 	GPUs map[gpu.UUID]*Slicer
-	// left is what payers owe a GPU whose leases have all ended, from its epoch on, which is that of all.
+	// left is what payers owe GPUs that have no lease now. The times of all GPUs count from the epoch, so that it can be continued.
 	left  map[gpu.UUID]quota.Payers
 	epoch time.Time
 }

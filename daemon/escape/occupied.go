@@ -255,7 +255,11 @@ func (e *Escapes) notOpen(ctx context.Context, want *state.Desired, l *lease.Lea
 		if !ok || !runs || st.Start != c.process.Start {
 			continue
 		}
-		own, _ := e.Attribution.OpenNodesOf(ctx, node.GPUs, c.process.PID).Own(ctx, c.process.PID)
+		nodes := e.Attribution.OpenNodesOf(ctx, node.GPUs, c.process.PID)
+		own, failed := nodes.Own(ctx, c.process.PID)
+		if failed != nil {
+			own = nodes.Devices() // That it opened it was read before; that this cannot be read now frees no place.
+		}
 		if slices.Contains(openPlaces(g, want.Mode(c.place.GPU), &own, c.process.PID), c.place) {
 			return errOccupied(g)
 		}

@@ -56,12 +56,13 @@ type freezes struct {
 	until map[string]time.Time // the last time at which it was seen frozen
 	count map[string]int
 	most  map[string]time.Duration // the longest freeze
+	ran   map[string]string        // for how long its processes had run when it began
 }
 
 // followFreezes follows cgroups by name until the test ends.
 func followFreezes(t *testing.T, cgroups map[string]string) *freezes {
 	t.Helper()
-	f := &freezes{since: map[string]time.Time{}, until: map[string]time.Time{}, count: map[string]int{}, most: map[string]time.Duration{}}
+	f := &freezes{since: map[string]time.Time{}, until: map[string]time.Time{}, count: map[string]int{}, most: map[string]time.Duration{}, ran: map[string]string{}}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
@@ -70,7 +71,9 @@ func followFreezes(t *testing.T, cgroups map[string]string) *freezes {
 		for {
 			for name, dir := range cgroups {
 				b, _ := os.ReadFile(filepath.Join(dir, "cgroup.events")) // An ended lease is not frozen.
-				f.saw(name, strings.Contains(string(b), "frozen 1"), time.Now())
+				usage, _ := os.ReadFile(filepath.Join(dir, "cpu.stat"))
+				ran, _, _ := strings.Cut(string(usage), "\n") // usage_usec
+				f.saw(name, strings.Contains(string(b), "frozen 1"), ran, time.Now())
 			}
 			select {
 			case <-ctx.Done():
@@ -84,19 +87,16 @@ func followFreezes(t *testing.T, cgroups map[string]string) *freezes {
 	return f
 }
 
-// missedBreak is less than the shortest slice, for which a lease is thawed at least.
-const missedBreak = 25 * time.Millisecond
-
-func (f *freezes) saw(name string, frozen bool, now time.Time) {
+func (f *freezes) saw(name string, frozen bool, ran string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if !frozen {
 		delete(f.since, name)
 		return
 	}
-	// A look that is late may have missed a break: what was before it is another freeze, then.
-	if _, ok := f.since[name]; !ok || now.Sub(f.until[name]) > missedBreak {
-		f.since[name] = now
+	// A look that is late may have missed a break. Processes that had one have used a processor in it.
+	if _, ok := f.since[name]; !ok || ran != f.ran[name] {
+		f.since[name], f.ran[name] = now, ran
 		f.count[name]++
 	}
 	f.until[name] = now

@@ -57,7 +57,7 @@ func setuidSleep(t *testing.T) string {
 	}
 	at, err := exec.LookPath("sleep")
 	if err != nil {
-		t.Skip("needs sleep")
+		t.Skip("needs the program sleep (coreutils), of which a copy becomes a setuid program")
 	}
 	b, err := os.ReadFile(at)
 	if err != nil {

@@ -5,7 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"sync/atomic"
+	"sync"
 	"time"
 
 	"github.com/cilium/ebpf"
@@ -34,7 +34,8 @@ func Number(major, minor uint32) uint64 { return uint64(major)<<20 | uint64(mino
 
 // Reader asks the kernel. Its zero value is ready: the program is loaded when it is first needed.
 type Reader struct {
-	reading atomic.Bool // one is under way: only that uses what follows
+	once sync.Once
+	slot chan struct{} // full while one is under way: only that uses what follows
 
 	files *ebpf.Map
 	iter  *link.Iter
@@ -64,12 +65,15 @@ func (r *Reader) Read(ctx context.Context, files []File) ([]Opened, error) {
 		err    error
 	}
 	answers := make(chan answer, 1)
-	if !r.reading.CompareAndSwap(false, true) {
+	r.once.Do(func() { r.slot = make(chan struct{}, 1) })
+	select {
+	case r.slot <- struct{}{}:
+	case <-ctx.Done():
 		return nil, errBusy
 	}
 	go func() { // ends with the reading; there is one at a time
 		opened, err := r.read(files)
-		r.reading.Store(false) // before the answer, which the next question may follow at once
+		<-r.slot // before the answer, which the next question may follow at once
 		answers <- answer{opened, err}
 	}()
 	select {

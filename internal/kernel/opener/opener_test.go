@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/gpushare/gpushare/internal/kernel/descent"
 )
 
 const user = 64901 // has no other process here
@@ -29,15 +31,27 @@ func fileOf(t *testing.T, path string) File {
 	return File{Device: Number(unix.Major(st.Dev), unix.Minor(st.Dev)), Ino: st.Ino}
 }
 
-// The user who opened a file is known, also of one who inherited it. A question names only its own files.
-func TestOpener(t *testing.T) {
+// load loads the program. Where what it needs is there, it must load.
+func load(t *testing.T, r *Reader) {
+	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("loading a program into the kernel needs root")
 	}
-	var r Reader
-	if _, err := r.Read(t.Context(), nil); err != nil {
-		t.Skipf("needs BPF: %v", err)
+	if err := descent.InFirstNamespace(); err != nil {
+		t.Skip("needs the pids of the host, and not those of a container: ", err)
 	}
+	if _, err := os.Stat("/sys/kernel/btf/vmlinux"); err != nil {
+		t.Skip("needs a kernel that describes its structures (BTF): ", err)
+	}
+	if _, err := r.Read(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The user who opened a file is known, also of one who inherited it. A question names only its own files.
+func TestOpener(t *testing.T) {
+	var r Reader
+	load(t, &r)
 	dir := t.TempDir()
 	path := filepath.Join(dir, "file")
 	if err := os.WriteFile(path, nil, 0o666); err != nil {
@@ -120,8 +134,9 @@ func TestOpener(t *testing.T) {
 // While a reading does not return, because a user made the close of a file wait, no other one begins.
 func TestOneReadingAtATime(t *testing.T) {
 	var r Reader
-	r.reading.Store(true) // as by a reading that does not return
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	r.once.Do(func() { r.slot = make(chan struct{}, 1) })
+	r.slot <- struct{}{} // as by a reading that does not return
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	if _, err := r.Read(ctx, nil); !errors.Is(err, errBusy) {
 		t.Errorf("a second reading: %v", err)
@@ -130,13 +145,8 @@ func TestOneReadingAtATime(t *testing.T) {
 
 // A process that has a file open many times is in the answer once.
 func TestManyDescriptorsOfAFile(t *testing.T) {
-	if os.Geteuid() != 0 {
-		t.Skip("loading a program into the kernel needs root")
-	}
 	var r Reader
-	if _, err := r.Read(t.Context(), nil); err != nil {
-		t.Skipf("needs BPF: %v", err)
-	}
+	load(t, &r)
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))
 	if err != nil {
 		t.Fatal(err)
