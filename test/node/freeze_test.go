@@ -62,7 +62,13 @@ type freezes struct {
 // followFreezes follows cgroups by name until the test ends.
 func followFreezes(t *testing.T, cgroups map[string]string) *freezes {
 	t.Helper()
-	f := &freezes{since: map[string]time.Time{}, until: map[string]time.Time{}, count: map[string]int{}, most: map[string]time.Duration{}, ran: map[string]string{}}
+	f := &freezes{
+		since: map[string]time.Time{},
+		until: map[string]time.Time{},
+		count: map[string]int{},
+		most:  map[string]time.Duration{},
+		ran:   map[string]string{},
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() {
